@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from perf import driver
 from shmbroker.broker.append import Appender
+from shmbroker.broker.append_runs import AppendRuns
 from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.event_loop import EventLoop
 from shmbroker.gateway.produce import ProduceApi
@@ -148,6 +149,7 @@ class Family:
             lambda *_: None,
             lambda: self.now_ms,
         )
+        self.runs = AppendRuns(self.appender)
         self.network_peer = peer(0, to_network, to_io)
         # Network worker
         self.io_peer = peer(1, to_io, to_network)
@@ -251,7 +253,7 @@ class Family:
         writer.claim(APPENDED, 0)  # so that it knows how much room there is
         head, tail = reader._head, writer._tail
         begin = time.perf_counter()
-        count = self.appender.take_plain(self.network_peer, COUNT, 1 << 30)
+        count = self.runs.take_plain(self.network_peer, COUNT, 1 << 30)
         seconds = time.perf_counter() - begin
         reader._head, writer._tail = head, tail - 8
         return seconds if count == COUNT else NEVER_S

@@ -61,7 +61,7 @@ class AppliedSettings:
                 partition.log.set_config(config)
                 partition.on_config(config)
                 if partition.advance_high_watermark():  # min.insync.replicas may hold it no more
-                    self.appender.moved.add(partition)
+                    self.appender.acks.moved.add(partition)
                 self.tiering.on_partition(partition)
 
     def apply_to_broker(self) -> None:

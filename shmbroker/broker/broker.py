@@ -26,12 +26,14 @@ from typing import Any
 from shmbroker import logs, signs
 from shmbroker.apis import table
 from shmbroker.broker.append import Appender
+from shmbroker.broker.append_runs import AppendRuns
 from shmbroker.broker.applied_settings import AppliedSettings
 from shmbroker.broker.asks import Asks
 from shmbroker.broker.compaction import Compaction
 from shmbroker.broker.damage import DamageMender
 from shmbroker.broker.disk_reserve import DiskReserve
 from shmbroker.broker.disk_watch import DiskWatch
+from shmbroker.broker.end_markers import EndMarkers
 from shmbroker.broker.file_passing import FilePassing
 from shmbroker.broker.intake import Intake
 from shmbroker.broker.live_metadata import LiveMetadata
@@ -207,7 +209,9 @@ class Broker:
         self.appender = Appender(
             self.partitions, self.now_ms, self.on_storage_fault, self.store.flush, self.steady_ms
         )
-        self.append_marker = self.appender.append_marker
+        self.acks = self.appender.acks
+        self.append_runs = AppendRuns(self.appender)
+        self.append_marker = EndMarkers(self.appender).append
         self.appender.unverified.ask = self.verify_transaction
         self.disk_watch = DiskWatch(
             DiskReserve(disk.log_directory.path, config["shmbroker.disk.reserve.bytes"]),
@@ -245,7 +249,7 @@ class Broker:
             self.now_ms,
             self.steady_ms,
             make_member_id,
-            self.appender.on_stored,
+            self.acks.on_stored,
             tables.standing,
         )
         self.exchange = Transactions(
@@ -261,7 +265,7 @@ class Broker:
             self.steady_ms,
             self.producer_ids.take,
             lambda: self.image.features.get(TRANSACTION_VERSION, 0),
-            self.appender.on_stored,
+            self.acks.on_stored,
             self.exchange.send,
         )
         for coordinator in (self.groups, self.transactions):
@@ -446,16 +450,16 @@ class Broker:
         if self.flusher.is_busy:
             self._finish_flushes()
         had_work |= self._run_coordinators()
-        commit = self.appender.group_commit
+        commit = self.acks.group_commit
         if commit.waiting or commit.wanted:
             commit.start()  # behind all that may append
-        appended = self.appender.appended
+        appended = self.acks.appended
         told: tuple[Partition, ...] = ()
         if appended:
             told = tuple(appended)
             appended.clear()
             self._wake_readers(told)
-        if self.appender.moved:
+        if self.acks.moved:
             had_work = True
             self.replication.tell_moved()
         if not self.replication.is_alone:
@@ -483,7 +487,7 @@ class Broker:
         # What came meanwhile is told in the next turn. One that would find nothing is left out: it
         # takes 25 us, for which an ack waits where a core is shared with those that it needs.
         has_more |= exchange.has_work
-        if appended or has_more or self.appender.moved or (had_work and self.has_entries()):
+        if appended or has_more or self.acks.moved or (had_work and self.has_entries()):
             return 0.0
         had_work = bool(told) or self.intake.has_executed
         if self.replication.look_before_sleep(self.has_entries, had_work and self.may_look):
@@ -626,7 +630,7 @@ class Broker:
         signs.at_work(signs.FLUSHING)
         self.groups.close()
         self.transactions.close()
-        self.appender.group_commit.start(at_once=True)
+        self.acks.group_commit.start(at_once=True)
         self.publish()
         self.flusher.stop()
         self._finish_flushes()
@@ -637,9 +641,10 @@ class Broker:
 
     def on_peer_lost(self, peer: Peer) -> None:
         """Forget what it waited for; its successor knows none of our files."""
-        self.appender.drop_parts(peer.slot)
-        self.appender.group_commit.drop_peer(peer)
-        self.appender.delayed.drop_peer(peer)
+        self.appender.parts.drop_peer(peer.slot)
+        self.appender.unverified.drop_peer(peer.slot)
+        self.acks.group_commit.drop_peer(peer)
+        self.acks.delayed.drop_peer(peer)
         self.executor.drop_parts(peer.slot)
         self.reader.drop_peer(peer.slot)
         self.read_sessions.drop_peer(peer.slot)

@@ -1,6 +1,6 @@
 """What a broker takes from its rings: operations of gateways, siblings and helpers, in their order.
 
-   APPEND, APPEND_MANY, APPEND_PART     ──►  appender       (`broker.append`)
+   APPEND, APPEND_MANY, APPEND_PART     ──►  appender       (`broker.append`, `append_runs`)
    READ, CANCEL                         ──►  reader         (`broker.read`)
    READ of a follower, READ_DONE        ──►  replication
    EXECUTE, EXECUTE_PART                ──►  executor       (the API modules)
@@ -56,6 +56,8 @@ class Intake:
         self.member = broker.member
         self.metadata = broker.metadata
         self.appender = broker.appender
+        self.append_runs = broker.append_runs
+        self.append_parts = broker.appender.parts
         self.has_executed = False
         """A forwarded request was taken in this turn."""
 
@@ -85,14 +87,12 @@ class Intake:
     def _take_from(self, peer: Peer, seconds: float) -> None:
         reader, appender = peer.reader, self.appender
         published_at = appender.bytes_in
-        data, on_append = reader.data, appender.on_append
+        data, on_append, take_plain = reader.data, appender.on_append, self.append_runs.take_plain
         left, deadline = ENTRIES_BETWEEN_LOOKS, 0.0
         operation = APPEND
         while True:
             if operation == APPEND:  # then more of them may follow
-                left -= appender.take_plain(
-                    peer, left, PUBLISH_BYTES + published_at - appender.bytes_in
-                )
+                left -= take_plain(peer, left, PUBLISH_BYTES + published_at - appender.bytes_in)
             if left:
                 if (entry := reader.next()) is None:
                     return
@@ -101,7 +101,7 @@ class Intake:
                 if operation == APPEND:
                     on_append(peer, data, index, length)
                 elif operation == APPEND_MANY:
-                    appender.on_append_many(peer, data, index)
+                    self.append_runs.on_append_many(peer, data, index)
                 else:
                     self._take_other(peer, operation, data, index, length)
             if appender.bytes_in - published_at > PUBLISH_BYTES:
@@ -129,7 +129,7 @@ class Intake:
         elif operation == READ_DONE:
             broker.replication.fetcher.on_read_done(peer, data, index, length)
         elif operation == APPEND_PART:
-            self.appender.on_part(peer, data, index, length)
+            self.append_parts.on_part(peer, data, index, length)
         elif operation == EXECUTE_PART:
             broker.executor.on_part(peer, data, index, length)
         elif operation == EXECUTE:

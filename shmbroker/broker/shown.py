@@ -70,10 +70,11 @@ class Shown:
         show("replicated_bytes", replication.fetcher.copied_bytes)
         show("reads_served", reader.served)
         show("read_bytes", reader.bytes_out)
-        show("operations_delayed", purgatory.delayed + appender.delayed.delayed)
-        show("operations_expired", purgatory.expired + appender.delayed.expired)
+        delayed = appender.acks.delayed
+        show("operations_delayed", purgatory.delayed + delayed.delayed)
+        show("operations_expired", purgatory.expired + delayed.expired)
         store("delayed_reads", len(purgatory))
-        store("delayed_appends", len(appender.delayed))
+        store("delayed_appends", len(delayed))
 
     def disk(self, store: PartitionStore, flusher: Flushing, reader: Reader) -> None:
         """Segments, flushes, and the bytes that were read of each partition."""

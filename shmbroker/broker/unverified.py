@@ -22,6 +22,15 @@ Rules of this file:
 
 from __future__ import annotations
 
+from shmbroker.broker.append_answers import refuse
+from shmbroker.ipc.operation_layout import (
+    APPEND_BATCH_AT,
+    APPEND_FLAG_ADDS,
+    APPEND_FLAG_NO_ABORTABLE,
+    APPEND_HEAD,
+    NAME_LENGTH,
+)
+from shmbroker.records.batch_layout import H_COUNT, H_PRODUCER_EPOCH, H_PRODUCER_ID
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -29,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shmbroker.ipc.peer import Peer
-    from shmbroker.replica.partition import Partition
+    from shmbroker.replica.partition import Partition, Partitions
 
     Ask = Callable[["Partition", str, int, int, bool, Callable[[int], None]], None]
     """ask(partition, transactional id, producer id, epoch, may_add, on_answer): `on_answer` gets
@@ -67,40 +76,75 @@ class Asked:
 
 
 class Unverified:
-    """Those of one I/O worker. append: takes a held batch again, with what the answer was."""
+    """Those of one I/O worker. append: takes a held batch again, as an APPEND, once the coordinator
+    has said yes."""
 
-    __slots__ = ("_append", "_bytes", "ask", "asked")
+    __slots__ = ("_append", "_bytes", "_partitions", "ask", "asked")
 
-    def __init__(self, append: Callable[[Peer, memoryview, int, Asked], None]) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        append: Callable[[Peer, memoryview, int, int, Asked], None],
+    ) -> None:
+        self._partitions = partitions
         self._append = append
         self.ask: Ask = refuse_all
         self.asked: dict[tuple[bytes, int], Asked] = {}
         """By partition key and producer id."""
         self._bytes = 0
 
-    def is_waiting(self, key: bytes, producer_id: int) -> bool:
-        """Whether batches of the producer wait here: then the next must, too."""
-        return (key, producer_id) in self.asked
+    def is_known(
+        self, partition: Partition, header: tuple[int, ...], verified: Asked | None
+    ) -> bool:
+        """Whether the transaction of a batch is open here, or may begin here as it is verified.
 
-    def hold(
+        A producer that adds its partitions begins with sequence 0 where nothing is known of it.
+        """
+        producer_id, epoch, base_sequence = header[H_PRODUCER_ID:H_COUNT]
+        producers = partition.producers
+        if verified is None or verified.epoch != epoch:
+            if (partition.key, producer_id) in self.asked:
+                return False  # those behind one that waits do so, too
+            return producers.is_open(producer_id, epoch)
+        return not (verified.may_add and base_sequence and producer_id not in producers.producers)
+
+    def verify(
         self,
         peer: Peer,
-        payload: memoryview,
+        token: int,
         partition: Partition,
-        transactional_id: str,
-        producer_id: int,
-        epoch: int,
-        may_add: bool,
-    ) -> bool:
-        """Let a batch wait, and ask unless that is done; False if too much waits.
+        header: tuple[int, ...],
+        payload: memoryview,
+        verified: Asked | None,
+    ) -> None:
+        """Have a batch of a transaction wait until the coordinator has said whether this partition
+        is part of it; refuse it where that was asked."""
+        if verified is None or verified.epoch != header[H_PRODUCER_EPOCH]:
+            self._hold(peer, token, partition, header, payload)
+        else:
+            refuse(peer, token, error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER, None, (), partition)
+
+    def _hold(
+        self,
+        peer: Peer,
+        token: int,
+        partition: Partition,
+        header: tuple[int, ...],
+        payload: memoryview,
+    ) -> None:
+        """Let a batch wait, and ask unless that is done; refuse it if too much waits.
 
         `payload` is the ring's, or whoever's: it is copied.
         """
         if self._bytes + len(payload) > BYTES_MAX:
-            return False
+            why = "too many batches wait for a coordinator"
+            refuse(peer, token, error_codes.NOT_ENOUGH_REPLICAS, why)
+            return
+        producer_id, epoch = header[H_PRODUCER_ID], header[H_PRODUCER_EPOCH]
         key = partition.key, producer_id
         asked = self.asked.get(key)
         is_first = asked is None
+        may_add = APPEND_HEAD.unpack_from(payload)[2] & APPEND_FLAG_ADDS != 0
         if asked is None:
             asked = self.asked[key] = Asked(epoch, may_add)
         self._bytes += len(payload)
@@ -111,8 +155,8 @@ class Unverified:
             def on_answer(error: int) -> None:
                 self._on_answer(key, question, error)
 
+            transactional_id = _transactional_id(payload)
             self.ask(partition, transactional_id, producer_id, epoch, may_add, on_answer)
-        return True
 
     def _on_answer(self, key: tuple[bytes, int], asked: Asked, error: int) -> None:
         if self.asked.get(key) is not asked:
@@ -122,7 +166,16 @@ class Unverified:
             error = error_codes.INVALID_TXN_STATE
         for peer, payload, epoch in asked.held:
             self._bytes -= len(payload)
-            self._append(peer, payload, error if epoch == asked.epoch else 0, asked)
+            if error and epoch == asked.epoch:
+                self._refuse(peer, payload, error)
+            else:
+                self._append(peer, payload, 0, len(payload), asked)
+
+    def _refuse(self, peer: Peer, payload: memoryview, error: int) -> None:
+        token, _, flags, _, key, _ = APPEND_HEAD.unpack_from(payload)
+        if error == error_codes.TRANSACTION_ABORTABLE and flags & APPEND_FLAG_NO_ABORTABLE:
+            error = error_codes.INVALID_TXN_STATE
+        refuse(peer, token, error, None, (), self._partitions.get(key))
 
     def on_marker(self, key: bytes, producer_id: int, epoch: int) -> None:
         """A marker of the producer was appended.
@@ -142,3 +195,10 @@ class Unverified:
             asked.held = [held for held in asked.held if held[0].slot != slot]
             if not asked.held:
                 del self.asked[key]
+
+
+def _transactional_id(payload: memoryview) -> str:
+    """What an APPEND with APPEND_FLAG_TRANSACTIONAL names."""
+    at = APPEND_BATCH_AT + NAME_LENGTH.size
+    end = at + NAME_LENGTH.unpack_from(payload, APPEND_BATCH_AT)[0]
+    return str(payload[at:end], "utf-8", "replace")

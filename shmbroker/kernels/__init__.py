@@ -8,7 +8,7 @@
     walk          records of a produced batch      records/validation.py           else numpy
     compaction    keys, the map of them, new files log/compaction/compactor.py     else numpy
     appends       batches of a Produce, to a ring  gateway/produce_many.py         else Python
-    plain         batches from a ring, to segments broker/append.py                else Python
+    plain         batches from a ring, to segments broker/append_runs.py           else Python
     straight      what guests ask, to its answers processes/straight.py           else Python
     look          at rings, before a process sleeps ipc/core.py                    else Python
 

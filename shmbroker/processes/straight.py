@@ -9,7 +9,7 @@ came before are answered as `groups.known_requests` remembers them.
                     └──► take_frames ──► StraightOffsets, or the usual way
 
 Rules of this file:
-* A Produce goes this way where `ProduceApi.submit`, `Appender.take_plain` and
+* A Produce goes this way where `ProduceApi.submit`, `AppendRuns.take_plain` and
   `ProduceApi.on_appended` would do the same, and only for this: frames that repeat the bytes of one
   before them, of a connection of which nothing else is under way, for a partition for which nobody
   waits. All else goes the usual way, with the bytes that were read.

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shmbroker.broker import append as append_module
+from shmbroker.broker import append_runs
 from shmbroker.broker.append import Appender
+from shmbroker.broker.append_runs import AppendRuns
 from shmbroker.crc32c import crc32c
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import (
@@ -78,6 +79,7 @@ class Leader(Worker):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
+        self.runs = AppendRuns(self.appender)
         self.far = FarEnd(1, "network-worker", 1, Doorbell(EVENTFD, words_of(WORD), 0))
         self.opened = []
         for number, configs in enumerate(TOPICS):
@@ -99,15 +101,15 @@ class Leader(Worker):
         while reader.poll():
             while True:
                 if with_kernel:
-                    appender.take_plain(peer, ENTRIES_MAX, 1 << 20)
+                    self.runs.take_plain(peer, ENTRIES_MAX, 1 << 20)
                 if (entry := reader.next()) is None:
                     break
                 operation, index, length = entry
                 if operation == APPEND:
                     appender.on_append(peer, reader.data, index, length)
                 elif operation == APPEND_MANY:
-                    with mock.patch.object(append_module, "append_rows", append_rows):
-                        appender.on_append_many(peer, reader.data, index)
+                    with mock.patch.object(append_runs, "append_rows", append_rows):
+                        self.runs.on_append_many(peer, reader.data, index)
             reader.release()
         if peer.unpublished:
             peer.publish()
@@ -128,7 +130,7 @@ class Leader(Worker):
             for producer_id, entry in producers.producers.items():
                 found.append((producer_id, entry.epoch, entry.next_sequence, list(entry.batches)))
             found.append(dict(producers._refused))
-            waiting = appender.delayed.partitions.get(partition, ())
+            waiting = appender.acks.delayed.partitions.get(partition, ())
             found.append([(ack[1], *ack[3:]) for _, ack in waiting])
             for segment in log.segments:
                 found.append((segment.base_offset, segment.size, segment.max_timestamp_so_far))

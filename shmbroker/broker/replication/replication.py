@@ -75,11 +75,11 @@ class Replication:
         self.is_alone = not links
         self.lag_max_ms = lag_max_ms
         self.partitions = appender.partitions
-        self.moved = appender.moved
-        self.delayed = appender.delayed
+        self.moved = appender.acks.moved
+        self.delayed = appender.acks.delayed
         self.siblings = siblings
         self._steady_ms = appender.steady_ms
-        self._want_durable = appender.group_commit.want
+        self._want_durable = appender.acks.group_commit.want
         self._on_high_watermark = on_high_watermark
         self.reads = FollowerReads(
             appender.partitions,

@@ -66,7 +66,7 @@ OLD_BUGS = (
         "where acks wait for the disk, members of groups wait for a flush that nobody asks for",
         (
             Change(
-                "shmbroker.broker.append:Appender.on_stored",
+                "shmbroker.broker.append_acks:AppendAcks.on_stored",
                 "self.group_commit.want(partition)",
                 "pass",
             ),
@@ -84,7 +84,7 @@ OLD_BUGS = (
                 "if self._peers.siblings and module.API_KEY in table.GROUP_KEYS:",
             ),
             Change(
-                "shmbroker.broker.append:Appender.on_stored",
+                "shmbroker.broker.append_acks:AppendAcks.on_stored",
                 "self.group_commit.want(partition)",
                 "pass",
             ),
@@ -335,10 +335,10 @@ OLD_BUGS = (
             Change(
                 "shmbroker.broker.broker:Broker.turn",
                 "    had_work |= self._run_coordinators()\n"
-                "    commit = self.appender.group_commit\n"
+                "    commit = self.acks.group_commit\n"
                 "    if commit.waiting or commit.wanted:\n"
                 "        commit.start()  # behind all that may append\n",
-                "    commit = self.appender.group_commit\n"
+                "    commit = self.acks.group_commit\n"
                 "    if commit.waiting or commit.wanted:\n        commit.start()\n"
                 "    had_work |= self._run_coordinators()\n",
             ),

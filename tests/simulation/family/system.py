@@ -25,7 +25,7 @@ from typing import Any
 from unittest import mock
 
 from shmbroker import clock, signs
-from shmbroker.broker import append
+from shmbroker.broker import append_runs
 from shmbroker.gateway import fetch_session
 from shmbroker.gateway.connection import Connection
 from shmbroker.groups.transactions import transaction
@@ -112,7 +112,7 @@ class System:
             mock.patch.object(Connection, "__hash__", _hash_of_connection),
         ]
         if not self.has_kernel:
-            patches.append(mock.patch.multiple(append, append_plain=None, append_rows=None))
+            patches.append(mock.patch.multiple(append_runs, append_plain=None, append_rows=None))
         with contextlib.ExitStack() as stack:
             for patch in patches:
                 stack.enter_context(patch)

@@ -125,14 +125,15 @@ def test_appends_of_one_peer_end_a_turn(family: BrokerFamily) -> None:
     family.boot(*topic())
     appender = family.broker.appender
     appender.on_append = slow(family, appender.on_append)  # type: ignore[method-assign]
-    take_plain = appender.take_plain
+    runs = family.broker.append_runs
+    take_plain = runs.take_plain
 
     def take_slowly(*arguments: Any) -> int:
         taken = take_plain(*arguments)
         family.clock.now += taken * TAKES_S
         return taken
 
-    appender.take_plain = take_slowly  # type: ignore[method-assign]
+    runs.take_plain = take_slowly  # type: ignore[method-assign]
     for token in range(many):
         family.append(token, KEY, BATCH)
     turns, answered = 0, 0
@@ -264,7 +265,7 @@ def test_what_a_coordinator_lets_in_goes_to_the_disk_in_the_same_turn(tmp_path: 
         assert not family.flusher.jobs
 
         def on_answer(_error: int) -> None:
-            family.broker.appender.group_commit.want(partition)
+            family.broker.acks.group_commit.want(partition)
 
         family.broker.exchange.verify(partition, "x", 7, 0, True, on_answer)
         family.broker.turn()

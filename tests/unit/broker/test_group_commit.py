@@ -11,6 +11,7 @@ import pytest
 
 from shmbroker.broker import partition_store
 from shmbroker.broker.append import Appender
+from shmbroker.broker.end_markers import EndMarkers
 from shmbroker.broker.partition_store import PartitionStore
 from shmbroker.broker.upkeep import Upkeep
 from shmbroker.errors import StorageFault
@@ -89,6 +90,7 @@ class Worker:
             self.store.flush,
             lambda: NOW_MS,
         )
+        self.append_marker = EndMarkers(self.appender).append
         self.peer = Peer()
         self.tokens = itertools.count(1)
 
@@ -135,30 +137,30 @@ FSYNC = {"shmbroker_ack_durability": "fsync"}
 def test_ack_and_readers_wait_for_the_disk(worker: Worker) -> None:
     partition = worker.open("t", **FSYNC)
     token = worker.append(partition)
-    worker.appender.group_commit.start()
+    worker.appender.acks.group_commit.start()
     assert worker.answered() == []
     assert (partition.high_watermark, partition.log.log_end_offset) == (0, 1)
     worker.appender.appended.clear()
     worker.finish_job()
     assert worker.answered() == [(token, NONE, 0)]
     assert partition.high_watermark == 1
-    assert worker.appender.moved == {partition}
+    assert worker.appender.acks.moved == {partition}
 
 
 def test_one_job_serves_all_partitions_and_all_that_arrived_meanwhile(worker: Worker) -> None:
     one, two = worker.open("one", **FSYNC), worker.open("two", **FSYNC)
     first = [worker.append(one), worker.append(two)]
-    worker.appender.group_commit.start()
+    worker.appender.acks.group_commit.start()
     later = [worker.append(one), worker.append(two), worker.append(one)]
-    worker.appender.group_commit.start()
+    worker.appender.acks.group_commit.start()
     assert len(worker.jobs) == 1
     worker.finish_job()
     assert [row[0] for row in worker.answered()] == first
     assert (one.high_watermark, two.high_watermark) == (1, 1)
-    worker.appender.group_commit.start()
+    worker.appender.acks.group_commit.start()
     worker.finish_job()
     assert worker.answered() == [(later[0], 0, 1), (later[1], 0, 1), (later[2], 0, 2)]
-    worker.appender.group_commit.start()
+    worker.appender.acks.group_commit.start()
     assert worker.jobs == []
 
 
@@ -166,7 +168,7 @@ def test_topics_of_the_page_cache_do_not_wait(worker: Worker) -> None:
     partition = worker.open("t")
     token = worker.append(partition)
     assert worker.answered() == [(token, NONE, 0)]
-    worker.appender.group_commit.start()
+    worker.appender.acks.group_commit.start()
     assert worker.jobs == []
     assert partition.high_watermark == 1
 
@@ -175,7 +177,7 @@ def test_flush_messages_has_the_ack_wait_that_reaches_it(worker: Worker) -> None
     partition = worker.open("t", flush_messages="3")
     tokens = [worker.append(partition) for _ in range(3)]
     assert [row[0] for row in worker.answered()] == tokens[:2]
-    worker.appender.group_commit.start()
+    worker.appender.acks.group_commit.start()
     worker.finish_job()
     assert [row[0] for row in worker.answered()] == tokens[2:]
     worker.append(partition)
@@ -186,11 +188,11 @@ def test_duplicate_waits_for_what_it_repeats(worker: Worker) -> None:
     partition = worker.open("t", **FSYNC)
     again = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
     first = worker.append(partition, **again)
-    worker.appender.group_commit.start()
+    worker.appender.acks.group_commit.start()
     second = worker.append(partition, **again)
     assert worker.answered() == []
     worker.finish_job()
-    worker.appender.group_commit.start()
+    worker.appender.acks.group_commit.start()
     worker.finish_job()
     assert worker.answered() == [(first, 0, 0), (second, 0, 0)]
     third = worker.append(partition, **again)
@@ -200,12 +202,12 @@ def test_duplicate_waits_for_what_it_repeats(worker: Worker) -> None:
 def test_failed_sync_takes_the_log_directory_offline_for_good(worker: Worker) -> None:
     partition, other = worker.open("t", **FSYNC), worker.open("other")
     token = worker.append(partition)
-    worker.appender.group_commit.start()
+    worker.appender.acks.group_commit.start()
     waiting = worker.append(partition)
     worker.finish_job(OSError(5, "Input/output error"))
     assert worker.answered() == [(token, KAFKA_STORAGE_ERROR, -1)]
     assert partition.high_watermark == 0
-    worker.appender.group_commit.start()
+    worker.appender.acks.group_commit.start()
     assert worker.jobs == []
     assert worker.answered() == [(waiting, KAFKA_STORAGE_ERROR, -1)]
     for each in (partition, other):
@@ -230,8 +232,8 @@ def test_flush_ms_is_kept_by_the_upkeep(worker: Worker) -> None:
 def test_dead_network_worker_is_not_answered(worker: Worker) -> None:
     partition = worker.open("t", **FSYNC)
     worker.append(partition)
-    worker.appender.group_commit.drop_peer(worker.peer)
-    worker.appender.group_commit.start()
+    worker.appender.acks.group_commit.drop_peer(worker.peer)
+    worker.appender.acks.group_commit.start()
     assert worker.jobs == [] and worker.answered() == []
 
 
@@ -241,7 +243,7 @@ def test_what_is_wanted_without_an_ack_is_tried_again_when_the_disk_was_full(
     """A marker, records of a group: readers and coordinators wait for the high watermark."""
     partition = worker.open("t", **FSYNC)
     worker.append(partition)
-    commit = worker.appender.group_commit
+    commit = worker.appender.acks.group_commit
     commit.waiting.clear()
     commit.want(partition)
 
@@ -263,7 +265,7 @@ def test_what_is_wanted_without_an_ack_is_tried_again_when_the_disk_was_full(
 def test_what_is_wanted_of_a_disk_that_has_failed_is_left(worker: Worker) -> None:
     partition = worker.open("t", **FSYNC)
     worker.append(partition)
-    commit = worker.appender.group_commit
+    commit = worker.appender.acks.group_commit
     commit.start()
     worker.finish_job(OSError(5, "EIO"))
     commit.want(partition)
@@ -274,7 +276,7 @@ def test_what_is_wanted_of_a_disk_that_has_failed_is_left(worker: Worker) -> Non
 def test_what_was_wanted_of_a_partition_that_is_gone_fails_no_other_job(worker: Worker) -> None:
     moved, other = worker.open("moved", **FSYNC), worker.open("other", **FSYNC)
     worker.append(moved)
-    commit = worker.appender.group_commit
+    commit = worker.appender.acks.group_commit
     commit.waiting.clear()
     commit.want(moved)
     worker.store.delete(moved, NOW_MS)
@@ -290,7 +292,7 @@ def test_what_can_not_be_flushed_fails_no_ack_of_another_partition_for_long(
 ) -> None:
     broken, other = worker.open("broken", **FSYNC), worker.open("other", **FSYNC)
     worker.append(broken)
-    commit = worker.appender.group_commit
+    commit = worker.appender.acks.group_commit
     commit.waiting.clear()
     commit.want(broken)
 

@@ -88,7 +88,7 @@ class Leader(Worker):
 
     def end(self, producer_id: int, *, is_commit: bool, partition: Any = None) -> None:
         marker = EndMarker(producer_id, 0, 0, is_commit)
-        self.appender.append_marker(partition or self.partition, marker, 1)
+        self.append_marker(partition or self.partition, marker, 1)
 
     def ask(
         self, offset: int = 0, *, isolation: int = READ_COMMITTED, wait_ms: int = 0,

@@ -62,7 +62,7 @@ class Leader(Worker):
         if parts > 1:
             flags |= APPEND_FLAG_PARTS
             piece = TOKEN.pack(token) + batch[:40]
-            self.appender.on_part(self.peer, memoryview(piece), 0, len(piece))
+            self.appender.parts.on_part(self.peer, memoryview(piece), 0, len(piece))
             batch = batch[40:]
         key = partition_key(self.partition.topic_id, 0)
         name = b""
@@ -78,7 +78,7 @@ class Leader(Worker):
         self, *, is_commit: bool = True, epoch: int = 0, coordinator: int = 0, version: int = 1
     ):
         marker = EndMarker(PRODUCER, epoch, coordinator, is_commit)
-        return self.appender.append_marker(self.partition, marker, version)
+        return self.append_marker(self.partition, marker, version)
 
     def errors(self) -> list[tuple[int, int]]:
         return [(token, error) for token, error, _ in self.peer.answers]
@@ -270,7 +270,7 @@ def test_too_much_that_waits_is_refused(leader, monkeypatch):
 
 def test_batches_of_a_dead_network_worker_are_dropped(leader):
     leader.produce()
-    leader.appender.drop_parts(leader.peer.slot)
+    leader.appender.unverified.drop_peer(leader.peer.slot)
     leader.answer()
     assert leader.peer.answers == [] and leader.partition.log.log_end_offset == 0
 
@@ -326,15 +326,15 @@ def test_marker_counts_when_the_disk_has_it_where_the_topic_asks_for_that(leader
     leader.partition = leader.open("durable", shmbroker_ack_durability="fsync")
     leader.produce(0)
     leader.answer()
-    leader.appender.group_commit.start()
+    leader.appender.acks.group_commit.start()
     leader.finish_job()
     assert leader.partition.last_stable_offset == 0
     _, end_offset = leader.mark()
-    leader.appender.group_commit.start()
+    leader.appender.acks.group_commit.start()
     assert leader.partition.high_watermark == 1
     leader.finish_job()
     assert leader.partition.last_stable_offset == end_offset == 2
-    assert leader.partition in leader.appender.moved
+    assert leader.partition in leader.appender.acks.moved
 
 
 def test_marker_bears_the_append_time_of_its_topic(leader):
@@ -354,8 +354,8 @@ def test_first_transaction_that_is_open_holds_the_last_stable_offset(leader):
         leader.answer()
     leader.produce(0, is_transactional=False, producer_id=9, flags=0)
     assert leader.partition.last_stable_offset == 0
-    leader.appender.append_marker(leader.partition, EndMarker(1, 0, 0, True), 1)
+    leader.append_marker(leader.partition, EndMarker(1, 0, 0, True), 1)
     assert leader.partition.last_stable_offset == 1
-    leader.appender.append_marker(leader.partition, EndMarker(2, 0, 0, False), 1)
+    leader.append_marker(leader.partition, EndMarker(2, 0, 0, False), 1)
     assert leader.partition.last_stable_offset == 5
     assert leader.partition.log.aborted.find(0, 5) == [(2, 1, 4, 5)]
