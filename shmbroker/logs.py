@@ -2,7 +2,7 @@
 
     human   2026-11-24 15:00:00,123 WARNING shmbroker: io-worker-1 what happened
     json    {"ts": "2026-11-24T15:00:00.123Z", "level": "WARNING", "process": "io-worker-1",
-            "role": "io-worker", "id": 1, "pid": 4711, "logger": "shmbroker.broker.broker",
+            "role": "io-worker", "id": 1, "pid": 4711, "logger": "shmbroker.broker.damage",
             "message": "what happened"}, and what the event has besides: see below
 
 One line an event; of a bug the traceback follows, indented, and in JSON it is the field
@@ -55,7 +55,6 @@ LOGGERS = (
     "shmbroker.apis.controller.broker_registration",
     "shmbroker.audit",
     "shmbroker.broker",
-    "shmbroker.broker.broker",
     "shmbroker.broker.compaction",
     "shmbroker.broker.damage",
     "shmbroker.broker.disk_reserve",
@@ -65,6 +64,7 @@ LOGGERS = (
     "shmbroker.broker.placement",
     "shmbroker.broker.replication",
     "shmbroker.broker.replication.replica_fetcher",
+    "shmbroker.broker.storage_faults",
     "shmbroker.broker.tiering",
     "shmbroker.broker.tiering.lists",
     "shmbroker.broker.tiering.pieces",

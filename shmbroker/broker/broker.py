@@ -8,22 +8,23 @@ A turn:
      followers read, and follow; publish
   4  between turns: populate ahead of the appends, expire what waited long enough, roll, checkpoint
 
+Before its first turn is its `boot`, behind the last one its `leaving`. `peer_changes` is told whose
+process has died.
+
 Rules of this file:
 * The only writer of its logs. One thread does all of it; a second one only runs fdatasync.
 * Clock, rings, shared tables, disk and sockets are arguments: who runs a broker builds them, and
-  sleeps. What waits (`begin`, `hand_over`) yields for how long nothing is due.
+  sleeps. What waits (`boot`, `leaving`) yields for how long nothing is due.
 * Results of large batches are published one by one, those of small ones together at the end of the
   turn: a doorbell costs more than a small append.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from shmbroker import logs, signs
+from shmbroker import logs
 from shmbroker.apis import table
 from shmbroker.broker.append import Appender
 from shmbroker.broker.append_runs import AppendRuns
@@ -39,21 +40,22 @@ from shmbroker.broker.intake import Intake
 from shmbroker.broker.live_metadata import LiveMetadata
 from shmbroker.broker.live_settings import LiveSettings
 from shmbroker.broker.partition_store import PartitionStore
+from shmbroker.broker.peer_changes import PeerChanges
 from shmbroker.broker.placement import Placement
 from shmbroker.broker.producer_ids import ProducerIds
 from shmbroker.broker.read import Reader
 from shmbroker.broker.read_lookup import Lookup
 from shmbroker.broker.read_sessions import ReadSessions
 from shmbroker.broker.registration import Registration
-from shmbroker.broker.replicated import Replicated
+from shmbroker.broker.replicated import ReplicationWaits
 from shmbroker.broker.replication.replication import Replication
 from shmbroker.broker.shown import Shown
+from shmbroker.broker.storage_faults import StorageFaults
 from shmbroker.broker.tier_port import NoTier, Tier
 from shmbroker.broker.tiering.tiering import Tiering
 from shmbroker.broker.transactions import Transactions
 from shmbroker.broker.upkeep import Upkeep
 from shmbroker.clock import Clock
-from shmbroker.errors import StorageFault
 from shmbroker.groups.coordinator import GroupCoordinator
 from shmbroker.groups.known_requests import KnownCommits, KnownFetches
 from shmbroker.groups.transactions.coordinator import TransactionCoordinator
@@ -63,17 +65,11 @@ from shmbroker.ipc.awake import AFTER_S, AMONG_REPLICAS_S, Awake
 from shmbroker.ipc.core import Core
 from shmbroker.ipc.member import BACKLOG_RETRY_S, FamilyMember
 from shmbroker.ipc.operation_adapter import Call, Executor, Handler, Steps
-from shmbroker.ipc.peer import Peer
 from shmbroker.metadata.features import TRANSACTION_VERSION
 from shmbroker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from shmbroker.purgatory import Purgatory
 from shmbroker.settings.broker_config import BrokerConfig
-from shmbroker.shm.counters import (
-    CLEANER_WANTED,
-    CONTROL_GENERATION_WORD,
-    STATE,
-    STATE_RUNNING,
-)
+from shmbroker.shm.counters import CLEANER_WANTED, CONTROL_GENERATION_WORD
 from shmbroker.shm.latencies import STAGE_PURGATORY
 from shmbroker.wire import error_codes
 from shmbroker.wire.api_keys import OFFSET_COMMIT, OFFSET_FETCH
@@ -85,27 +81,11 @@ if TYPE_CHECKING:
     from shmbroker.metadata.image import MetadataImage
     from shmbroker.replica.partition import Partition
 
-logger = logging.getLogger(__name__)
-
 MEMBER_NAME_MAX = 1024
 """Characters of a client's name in a member id, which must fit into a string again."""
 
-STOP_TAKE_S = 5.0
-
-LOAD_S = 0.2
-"""How long clients wait for the groups to be loaded before they are told to wait."""
-
-BOOT_LOOK_S = 0.05
-"""How long a broker that waits for the controller sleeps, at most."""
 HOUSEKEEPING_INTERVAL_S = 1.0
-FAULT_LINE_INTERVAL_S = 10.0
-OPEN_S = 0.3
-"""How long a successor opens logs (0.6 ms each) before it serves those that are open."""
-HAND_OVER_S = 5.0
-"""How long a broker that is to stop alone waits for others to lead what it leads."""
 SLEEP_S_MIN = 0.001
-MARKER_TIMEOUT_MS = 30_000
-"""How long a marker waits for the in-sync replicas before its coordinator sends it again."""
 
 
 class Broker:
@@ -133,14 +113,13 @@ class Broker:
         self.broker_id = broker_id
         self.link = link
         self.log_directory = disk.log_directory
-        self._peers = peers
+        self.peers = peers
         self.may_look = True
         """It may stay awake for the next request; False where that comes by a socket."""
-        self.on_gateway_lost: Callable[[int], None] = lambda _slot: None
-        """Told of a network worker that has died, by its slot."""
         self.look_at_clocks()
         self.flusher = disk.flusher
         self.purgatory = Purgatory()
+        self.when_replicated = ReplicationWaits(self.purgatory, self.steady_ms).wait
         self.settings = LiveSettings(config, broker_id, lambda: self.image)
         self._build_asking(endpoint)
         self._build_storage(disk, tables)
@@ -159,14 +138,14 @@ class Broker:
         )
         self.applied_settings.apply_to_broker()
         self.shown = Shown(clock, member, tables.latencies)
+        self.peer_changes = PeerChanges(self, peers)
         self.intake = Intake(self)
         self._turns = 0
         self._next_housekeeping = 0.0
-        self._next_fault_line: dict[bytes, float] = {}
 
     def _build_asking(self, endpoint: tuple[str, int]) -> None:
         """What asks controllers, siblings and helpers, and passes files to those who read them."""
-        member, peers = self.member, self._peers
+        member, peers = self.member, self.peers
         self.asking = Asking(member.incarnation << 48)
         self.registration = Registration(
             self.broker_id, endpoint, self.log_directory, self.link, self.asking
@@ -206,13 +185,15 @@ class Broker:
         self.upkeep = Upkeep(self.store, config["log.retention.check.interval.ms"])
         self.compaction = Compaction(self.store, config, self._clean, member.tally.add)
         self.damage = DamageMender(self.store, self.compaction.is_on)
+        self.on_storage_fault = StorageFaults(
+            self.clock, member.tally.add, self.damage, self.now_ms
+        ).on_fault
         self.appender = Appender(
             self.partitions, self.now_ms, self.on_storage_fault, self.store.flush, self.steady_ms
         )
         self.acks = self.appender.acks
         self.append_runs = AppendRuns(self.appender)
         self.append_marker = EndMarkers(self.appender).append
-        self.appender.unverified.ask = self.verify_transaction
         self.disk_watch = DiskWatch(
             DiskReserve(disk.log_directory.path, config["shmbroker.disk.reserve.bytes"]),
             disk.space,
@@ -253,12 +234,14 @@ class Broker:
             tables.standing,
         )
         self.exchange = Transactions(
+            self.config,
             self.broker_id,
             lambda: self.image,
             self.asks.broker,
             lambda markers: self.transactions.on_marked(markers),
             self.steady_ms,
         )
+        self.verify_transaction = self.appender.unverified.ask = self.exchange.verify
         self.transactions = TransactionCoordinator(
             self.config,
             self.now_ms,
@@ -273,7 +256,7 @@ class Broker:
 
     def _build_replication(self, tables: Tables) -> None:
         """The part in what other brokers have, too, and which logs are here."""
-        peers = self._peers
+        peers = self.peers
         self.replication = Replication(
             self.broker_id,
             self.appender,
@@ -328,7 +311,7 @@ class Broker:
             self.groups,
             on_configured=self.applied_settings.apply,
             on_applied=self._drop_passed_files,
-            on_other_controller=lambda peer: self._fail_asked(peer, error_codes.NOT_CONTROLLER),
+            on_other_controller=lambda peer: self.asking.fail(peer, error_codes.NOT_CONTROLLER),
         )
 
     @property
@@ -364,76 +347,6 @@ class Broker:
         self._now_ms = self.clock.now_ms()
         self._steady_ms = int(self.clock.monotonic() * 1000)
 
-    # ── begin ───────────────────────────────────────────────────────────────────────────────────
-
-    def begin(self) -> Iterator[float]:
-        """Register, open what the metadata log says is here, and say that this broker runs.
-
-        Yields for how long nothing is due; whoever is asked to stop goes on no more.
-        """
-        yield from self._until_registered()
-        while self.link.is_behind():
-            self.metadata.has_stepped = False
-            self.metadata.follow()
-            yield 0.0
-        placement = self.placement
-        deadline = self.clock.monotonic() + OPEN_S
-        while placement.has_work:
-            signs.at_work(signs.OPENING, len(placement.to_apply))
-            self.metadata.apply_some()
-            yield 0.0
-            is_late = self.clock.monotonic() > deadline
-            if self.member.incarnation > 1 and is_late and not placement.is_in_doubt:
-                break  # clients wait for what is open already; the rest follows between turns
-        if placement.is_in_doubt:
-            yield from self._until_decided()
-        self.look_at_clocks()
-        self.store.take_stock(self.image.topics_by_id, self._now_ms)
-        deadline = self.clock.monotonic() + LOAD_S
-        for coordinator in (self.groups, self.transactions):
-            while coordinator.loading and self.clock.monotonic() < deadline:
-                coordinator.run_due()
-        signs.at_work(signs.NOTHING)
-        self.member.say_running()
-        self.producer_ids.fetch()
-
-    def _until_registered(self) -> Iterator[float]:
-        while True:
-            self.registration.run()
-            self._boot_turn()
-            if self.registration.epoch >= 0:
-                return
-            yield BOOT_LOOK_S
-
-    def _boot_turn(self) -> None:
-        """One turn of a broker that does not serve yet."""
-        self.look_at_clocks()
-        self.member.look_at_control(self)
-        self.intake.take()
-        self.publish()
-        self.member.sign(self.clock.monotonic())
-
-    def _until_decided(self) -> Iterator[float]:
-        """Say where the logs end, to each controller that is active meanwhile, until it is decided
-        who leads (`controller.decisions.doubts`)."""
-        placement, log_ends = self.placement, self.replication.log_ends
-        told = -1
-        while True:
-            self._boot_turn()
-            while placement.has_work:
-                self.metadata.apply_some()
-                self.member.sign(self.clock.monotonic())
-                yield 0.0
-            epoch = self.member.counters.metadata_leader()[0]
-            if placement.is_in_doubt and epoch != told and self.link.peer() is not None:
-                told = epoch
-                log_ends.tell_all(*placement.copies(self.image))
-            log_ends.look_again()
-            log_ends.run()
-            if not placement.is_in_doubt and not placement.has_work:
-                return
-            yield BOOT_LOOK_S
-
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 
     def turn(self) -> float:
@@ -448,7 +361,7 @@ class Broker:
         if self.reader.cold:
             self.reader.retry_cold()
         if self.flusher.is_busy:
-            self._finish_flushes()
+            self.finish_flushes()
         had_work |= self._run_coordinators()
         commit = self.acks.group_commit
         if commit.waiting or commit.wanted:
@@ -594,84 +507,12 @@ class Broker:
             shown.transactions(self.store, self.transactions, self._now_ms)
         shown.latencies()
 
-    def _finish_flushes(self) -> None:
+    def finish_flushes(self) -> None:
         """Recovery points and acks of what is on the disk now."""
         for on_done in self.flusher.finished():
             on_done()
 
-    # ── end ─────────────────────────────────────────────────────────────────────────────────────
-
-    def hand_over(self) -> Iterator[float]:
-        """Serve until others lead what they can, unless clients are gone, too: the family stops.
-
-        Yields as `begin` does.
-        """
-        words, at = self.words, self.member.counters.at
-        has_clients = any(
-            words[at(peer.slot, STATE)] == STATE_RUNNING
-            for peer in self._peers.gateways
-            if peer.slot != self.member.index
-        )
-        if self.replication.is_alone or not has_clients:
-            return
-        answers: list[dict[str, Any]] = []
-        deadline = self.clock.monotonic() + HAND_OVER_S
-        if self.registration.ask_to_leave(self.image.offset, answers.append):
-            signs.at_work(signs.HANDING_OVER)
-            while not answers and self.clock.monotonic() <= deadline:
-                yield self.turn()
-
-    def close(self) -> None:
-        """Answer what is on the rings, then close the logs cleanly."""
-        self.member.say_stopping()
-        self.intake.take(STOP_TAKE_S)
-        while self.executor.unfinished:
-            self.executor.advance()
-        signs.at_work(signs.FLUSHING)
-        self.groups.close()
-        self.transactions.close()
-        self.acks.group_commit.start(at_once=True)
-        self.publish()
-        self.flusher.stop()
-        self._finish_flushes()
-        self.publish()
-        self.store.close(self.registration.epoch)
-
-    # ── peers ───────────────────────────────────────────────────────────────────────────────────
-
-    def on_peer_lost(self, peer: Peer) -> None:
-        """Forget what it waited for; its successor knows none of our files."""
-        self.appender.parts.drop_peer(peer.slot)
-        self.appender.unverified.drop_peer(peer.slot)
-        self.acks.group_commit.drop_peer(peer)
-        self.acks.delayed.drop_peer(peer)
-        self.executor.drop_parts(peer.slot)
-        self.reader.drop_peer(peer.slot)
-        self.read_sessions.drop_peer(peer.slot)
-        self.passing.on_peer_lost(peer)
-        if peer in self._peers.gateways:
-            self.on_gateway_lost(peer.slot)
-        if peer is self._peers.cleaner:
-            self.asking.forget(peer)
-            self.compaction.on_cleaner_lost()
-        elif peer is self._peers.tier:
-            self.asking.forget(peer)
-            self.tiering.on_tier_lost()
-        elif self._peers.siblings.get(peer.number) is peer:
-            self._fail_asked(peer, error_codes.NETWORK_EXCEPTION)
-            self.replication.on_sibling_lost(peer)
-        else:
-            self._fail_asked(peer, error_codes.NOT_CONTROLLER)
-
-    def on_peer_running(self, peer: Peer) -> None:
-        """It may be sent to."""
-        if peer is self._peers.tier:
-            self.tiering.on_tier_running()
-
-    def _fail_asked(self, peer: Peer, error_code: int) -> None:
-        """It answers no more; what was asked may have been done."""
-        for on_answer in self.asking.forget(peer):
-            on_answer({"error_code": error_code})
+    # ── answers ─────────────────────────────────────────────────────────────────────────────────
 
     def _clean(self, body: dict[str, Any]) -> bool:
         """Have the cleaner compact a log; False while none runs."""
@@ -697,47 +538,6 @@ class Broker:
         self.upkeep.forget(partition.key)
         self.tiering.on_deleted(partition.key)
         self.purgatory.check(partition.key)
-
-    # ── what the API modules ask ────────────────────────────────────────────────────────────────
-
-    def when_replicated(
-        self, partition: Partition, end_offset: int, then: Callable[[int], None]
-    ) -> None:
-        """Tell 0 once the in-sync replicas have all below an offset, or the error code."""
-        waiting = Replicated(partition, end_offset, then)
-        if not waiting.try_complete():
-            deadline_ms = self._steady_ms + MARKER_TIMEOUT_MS
-            self.purgatory.watch(waiting, (partition.key,), deadline_ms)
-
-    def verify_transaction(
-        self,
-        partition: Partition,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        may_add: bool,
-        on_answer: Callable[[int], None],
-    ) -> None:
-        """Ask the coordinator whether a partition is part of a transaction, or add it: `on_answer`
-        is told the error code for the producer, once."""
-        if not may_add and not self.config["transaction.partition.verification.enable"]:
-            on_answer(error_codes.NONE)
-            return
-        self.exchange.verify(
-            partition, transactional_id, producer_id, producer_epoch, may_add, on_answer
-        )
-
-    def on_storage_fault(self, partition: Partition, fault: StorageFault) -> None:
-        """The disk refused an append or a read, or gave something damaged.
-
-        Logged every ten seconds for each partition.
-        """
-        self.member.tally.add("storage_faults")
-        now = self.clock.monotonic()
-        if now >= self._next_fault_line.get(partition.key, 0.0):
-            self._next_fault_line[partition.key] = now + FAULT_LINE_INTERVAL_S
-            logger.error("%s-%d: %s", partition.topic, partition.partition, fault)
-        self.damage.on_fault(partition, fault, self._now_ms)
 
 
 def make_member_id(prefix: str) -> str:

@@ -67,7 +67,7 @@ class Intake:
         words, metadata = self.words, self.metadata
         metadata.has_stepped = False
         if words[CONTROL_GENERATION_WORD] != self.member.generation:
-            self.member.look_at_control(self.broker)
+            self.member.look_at_control(self.broker.peer_changes)
         had_work = False
         for peer in self.member.peers:
             reader = peer.reader

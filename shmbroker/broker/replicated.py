@@ -9,7 +9,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shmbroker.purgatory import Purgatory
     from shmbroker.replica.partition import Partition
+
+MARKER_TIMEOUT_MS = 30_000
+"""How long a marker waits for the in-sync replicas before its coordinator sends it again."""
 
 
 class Replicated(DelayedOperation):
@@ -38,3 +42,18 @@ class Replicated(DelayedOperation):
     def on_expire(self) -> None:
         """The replicas take too long: who asked may ask again."""
         self._then(error_codes.REQUEST_TIMED_OUT)
+
+
+class ReplicationWaits:
+    """Those of one broker. steady_ms: what they go by."""
+
+    def __init__(self, purgatory: Purgatory, steady_ms: Callable[[], int]) -> None:
+        self._purgatory = purgatory
+        self._steady_ms = steady_ms
+
+    def wait(self, partition: Partition, end_offset: int, then: Callable[[int], None]) -> None:
+        """Tell 0 once the in-sync replicas have all below an offset, or the error code."""
+        waiting = Replicated(partition, end_offset, then)
+        if not waiting.try_complete():
+            deadline_ms = self._steady_ms() + MARKER_TIMEOUT_MS
+            self._purgatory.watch(waiting, (partition.key,), deadline_ms)

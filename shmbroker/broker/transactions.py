@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from shmbroker.groups.transactions.transaction import TopicPartition
     from shmbroker.metadata.image import MetadataImage
     from shmbroker.replica.partition import Partition
+    from shmbroker.settings.broker_config import BrokerConfig
 
     OnAnswer = Callable[[dict[str, Any]], None]
     """Told the answer; one with an error code alone if the broker could not give it."""
@@ -63,12 +64,14 @@ class Transactions:
 
     def __init__(
         self,
+        config: BrokerConfig,
         broker_id: int,
         image: Callable[[], MetadataImage],
         ask: Ask,
         on_marked: Callable[[Markers], None],
         steady_ms: Callable[[], int],
     ) -> None:
+        self.config = config
         self.broker_id = broker_id
         self._image = image
         self._ask = ask
@@ -92,12 +95,18 @@ class Transactions:
         partition: Partition,
         transactional_id: str,
         producer_id: int,
-        epoch: int,
+        producer_epoch: int,
         may_add: bool,
         on_answer: Callable[[int], None],
     ) -> None:
-        """Ask the coordinator of a transaction about a partition (`broker.unverified.Ask`)."""
-        self.to_verify.append((partition, transactional_id, producer_id, epoch, may_add, on_answer))
+        """Ask the coordinator whether a partition is part of a transaction, or add it: `on_answer`
+        is told the error code for the producer, once."""
+        if not may_add and not self.config["transaction.partition.verification.enable"]:
+            on_answer(error_codes.NONE)
+            return
+        self.to_verify.append(
+            (partition, transactional_id, producer_id, producer_epoch, may_add, on_answer)
+        )
 
     @property
     def has_work(self) -> bool:

@@ -70,6 +70,11 @@ class Asking:
         else:
             on_answer(codec.decode(name + "Response", version, body)[0])
 
+    def fail(self, peer: Peer, error_code: int) -> None:
+        """It answers no more, and what was asked may have been done: who asked is told an error."""
+        for on_answer in self.forget(peer):
+            on_answer({"error_code": error_code})
+
     def forget(self, peer: Peer) -> list[OnAnswer]:
         """It answers no more, and what was asked may have been done: those who waited."""
         gone = [token for token, row in self._asked.items() if row[0] is peer]

@@ -247,7 +247,7 @@ class GuestGateway:
             clock.worked_s,
             open_files_max() // OPEN_FILES_SHARE,
         )
-        broker.on_gateway_lost = self.guests.on_lender_lost
+        broker.peer_changes.on_gateway_lost = self.guests.on_lender_lost
         gateway.lending = self.guests
         gateway.loop.acceptor.listeners.clear()  # it accepts nobody
         self._straight = straight.StraightWay(gateway, broker, self.guests)

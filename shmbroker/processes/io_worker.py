@@ -9,9 +9,11 @@ from functools import partial
 from pathlib import Path
 
 from shmbroker import clock
+from shmbroker.broker.boot import Boot
 from shmbroker.broker.broker import Broker
 from shmbroker.broker.disk_reserve import space_of
 from shmbroker.broker.flusher import Flusher
+from shmbroker.broker.leaving import Leaving
 from shmbroker.broker.ports import Disk, Peers, Tables
 from shmbroker.gateway.listener import Listener
 from shmbroker.ipc.passed_files import FileTable
@@ -120,7 +122,7 @@ class IoWorker(SleepingChild):
     def run(self) -> None:
         """Open what is here, serve until asked to stop, let others lead it, and close."""
         broker = self.broker
-        for rest in broker.begin():
+        for rest in Boot(broker).run():
             self._sleep_for(rest)
             if self.must_stop:
                 return
@@ -130,11 +132,12 @@ class IoWorker(SleepingChild):
         else:
             self._run_with_guests(self._rings)
         self.must_stop = False
-        for rest in broker.hand_over():
+        leaving = Leaving(broker)
+        for rest in leaving.hand_over():
             self._sleep_for(rest)
             if self.must_stop:
                 break
-        broker.close()
+        leaving.close()
 
     def _run_with_guests(self, rings: OwnRings) -> None:
         """Turns of the broker, and, while there are guests, of their gateway before and after."""

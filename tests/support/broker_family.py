@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from shmbroker.broker.boot import Boot
 from shmbroker.broker.broker import Broker
 from shmbroker.broker.disk_reserve import Space
 from shmbroker.broker.flusher import OnFlushed
+from shmbroker.broker.leaving import Leaving
 from shmbroker.broker.ports import Disk, Peers, Tables
 from shmbroker.ipc.member import FamilyMember
 from shmbroker.ipc.operation_layout import (
@@ -153,7 +155,7 @@ class BrokerFamily:
 
     def boot(self, *rows: tuple[str, int, dict[str, Any]]) -> None:
         """Register, with `rows` behind the registration in the metadata log."""
-        begin = self.broker.begin()
+        begin = Boot(self.broker).run()
         next(begin)
         ((key, token),) = self.asked()
         assert key == BROKER_REGISTRATION
@@ -163,7 +165,7 @@ class BrokerFamily:
             self.clock.now += 0.01
 
     def close(self) -> None:
-        self.broker.close()
+        Leaving(self.broker).close()
         self.passing.close()
         self.passed.close()
         for fd in self.eventfds:

@@ -81,7 +81,7 @@ OLD_BUGS = (
             Change(
                 "shmbroker.broker.broker:Broker._handler",
                 "if module.API_KEY in table.GROUP_KEYS:",
-                "if self._peers.siblings and module.API_KEY in table.GROUP_KEYS:",
+                "if self.peers.siblings and module.API_KEY in table.GROUP_KEYS:",
             ),
             Change(
                 "shmbroker.broker.append_acks:AppendAcks.on_stored",
@@ -293,7 +293,7 @@ OLD_BUGS = (
         "a leader takes batches of a transaction that no coordinator knows of",
         (
             Change(
-                "shmbroker.broker.broker:Broker.verify_transaction",
+                "shmbroker.broker.transactions:Transactions.verify",
                 'if not may_add and not self.config["transaction.partition.verification.enable"]:',
                 "if True:",
             ),

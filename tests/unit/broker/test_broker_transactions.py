@@ -118,7 +118,12 @@ class Broker:
         self.asked: list[Asked] = []
         self.marked: list[Markers] = []
         self.exchange = Transactions(
-            1, self.image, self.ask, self.marked.append, lambda: self.now_ms
+            {"transaction.partition.verification.enable": True},
+            1,
+            self.image,
+            self.ask,
+            self.marked.append,
+            lambda: self.now_ms,
         )
 
     def image(self) -> Any:

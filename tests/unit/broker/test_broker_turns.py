@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from shmbroker.broker.broker import MARKER_TIMEOUT_MS, STOP_TAKE_S
+from shmbroker.broker import leaving
+from shmbroker.broker.boot import Boot
 from shmbroker.broker.disk_reserve import Space
 from shmbroker.broker.intake import TAKE_S
 from shmbroker.broker.placement import APPLY_S
+from shmbroker.broker.replicated import MARKER_TIMEOUT_MS
 from shmbroker.broker.replication.log_ends import LACKS
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key
@@ -78,7 +80,7 @@ def topic_of(count: int) -> list[tuple[str, int, dict[str, Any]]]:
 
 
 def test_it_runs_once_it_has_opened_what_the_metadata_says(family: BrokerFamily) -> None:
-    begin = family.broker.begin()
+    begin = Boot(family.broker).run()
     assert next(begin) > 0 and next(begin) > 0
     ((_, token),) = family.asked()  # once, though it has looked twice
     family.link.commit(registration(), *topic_of(3))
@@ -92,7 +94,7 @@ def test_it_runs_once_it_has_opened_what_the_metadata_says(family: BrokerFamily)
 
 
 def test_another_controller_is_asked_where_the_first_is_none_any_more(family: BrokerFamily) -> None:
-    begin = family.broker.begin()
+    begin = Boot(family.broker).run()
     next(begin)
     for _ in range(2):
         ((_, token),) = family.asked()
@@ -103,7 +105,7 @@ def test_another_controller_is_asked_where_the_first_is_none_any_more(family: Br
 
 
 def test_a_broker_that_is_refused_ends(family: BrokerFamily) -> None:
-    begin = family.broker.begin()
+    begin = Boot(family.broker).run()
     next(begin)
     ((_, token),) = family.asked()
     family.answer(token, "BrokerRegistration", 4, {"error_code": 1})
@@ -147,7 +149,7 @@ def test_appends_of_one_peer_end_a_turn(family: BrokerFamily) -> None:
     assert turns > many * TAKES_S / TAKE_S / 4
     for token in range(many):
         family.append(token, KEY, BATCH)
-    family.broker.intake.take(STOP_TAKE_S)
+    family.broker.intake.take(leaving.TAKE_S)
     family.broker.publish()
     assert len(family.appended()) == many  # at the end all is taken
 
@@ -204,7 +206,7 @@ def test_much_metadata_is_read_a_step_in_each_turn(family: BrokerFamily) -> None
 
 def test_what_came_while_it_was_awake_is_not_slept_on(family: BrokerFamily) -> None:
     broker, link = family.broker, family.link
-    next(broker.begin())
+    next(Boot(broker).run())
     assert not broker.has_news()
     family.words[CONTROL_GENERATION_WORD] += 1
     assert broker.has_news()  # somebody has died or come

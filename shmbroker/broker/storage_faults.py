@@ -1,0 +1,47 @@
+"""What the disk refused, or gave damaged: counted, logged, and looked at closer (`damage`)."""
+
+from __future__ import annotations
+
+import logging
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shmbroker.broker.damage import DamageMender
+    from shmbroker.clock import Clock
+    from shmbroker.errors import StorageFault
+    from shmbroker.replica.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+LINE_INTERVAL_S = 10.0
+
+
+class StorageFaults:
+    """Those of one broker's appends and reads. count: told the name of their counter."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        count: Callable[[str], None],
+        damage: DamageMender,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._clock = clock
+        self._count = count
+        self._damage = damage
+        self._now_ms = now_ms
+        self._next_line: dict[bytes, float] = {}
+
+    def on_fault(self, partition: Partition, fault: StorageFault) -> None:
+        """The disk refused an append or a read, or gave something damaged.
+
+        Logged every ten seconds for each partition.
+        """
+        self._count("storage_faults")
+        now = self._clock.monotonic()
+        if now >= self._next_line.get(partition.key, 0.0):
+            self._next_line[partition.key] = now + LINE_INTERVAL_S
+            logger.error("%s-%d: %s", partition.topic, partition.partition, fault)
+        self._damage.on_fault(partition, fault, self._now_ms())
