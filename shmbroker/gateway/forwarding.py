@@ -272,6 +272,7 @@ class PlainApis:
             return forward(connection, buffer, start, end, version, correlation_id)
         key = self._standing.repeat(connection, buffer, start, end, self.worker.now())
         if key is None:
+            connection.asked_other_at = connection.last_active
             return True
         if not forward(connection, buffer, start, end, version, correlation_id):
             return False

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from shmbroker.gateway import lending
+from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.guests import BUSY_S, RESTS_S, ROOM, TIMES_FEW, USUAL_PER_S, WINDOW_S, Guests
 from shmbroker.gateway.lending import LOOK_S, MARKS, OTHER_S, QUIET_LOOKS, RESTING, Lender
 from shmbroker.ipc.core import Core
@@ -33,6 +34,7 @@ from tests.support.gateway_family import GATEWAY, GatewayFamily
 from tests.support.raw_client import batch_of
 
 PRODUCE, FETCH, METADATA = (0, 9, "Produce"), (1, 11, "Fetch"), (3, 12, "Metadata")
+HEARTBEAT = 12, 4, "Heartbeat"
 BATCH = batch_of(b"value")
 HOME_SLOT = 1
 GUESTS_MAX = 100
@@ -380,6 +382,25 @@ def test_who_asks_for_other_things_stays(two: Two) -> None:
             two.ask(api)
             two.rest(OTHER_S / 4)
             two.turns()
+        assert not two.is_lent
+
+
+def test_who_only_heartbeats_and_is_answered_at_once_stays(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = codec.encode("HeartbeatResponse", HEARTBEAT[1], {"error_code": 0})
+
+    def repeat(connection: Connection, buffer: bytearray, start: int, *_more: object) -> None:
+        body = bytes(buffer[start + 4 : start + 8]) + b"\0" + answer
+        connection.out.append(len(body).to_bytes(4, "big") + body)
+
+    monkeypatch.setattr(two.home.gateway.plain._standing, "repeat", repeat)
+    body: dict[str, object] = {"group_id": "g", "generation_id": 1, "member_id": "m"}
+    two.rest(WINDOW_S)
+    for _ in range(10):
+        assert two.ask(HEARTBEAT, body)[1]["error_code"] == 0
+        two.rest(OTHER_S + LOOK_S)
+        two.turns()
         assert not two.is_lent
 
 
