@@ -227,6 +227,7 @@ class Lender:
             and (len(connection.inflight) <= 1 or is_straight(connection))
             and not connection.is_held
             and now - connection.asked_other_at > OTHER_S
+            and connection.asked_other_at < connection.last_active
             and type(connection) is Connection
             and not listener.is_control
             and listener.door is None
