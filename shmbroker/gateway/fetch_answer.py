@@ -40,6 +40,8 @@ ANSWER_BYTES = 16
 """The size of an answer without partitions."""
 ROW_BYTES = 40
 """The size of a partition in it, without its records."""
+LENT_BYTES_MAX = 128 << 10
+"""Who gets more records in an answer is not lent: then an I/O worker is better off without."""
 LOG_START_FROM = 5
 REPLICAS_FROM = 11
 """A preferred read replica is told, which is none here (KIP-392)."""
@@ -79,6 +81,8 @@ class FetchAnswer:
         size = 0
         total = sum(answer[6] for _, _, answers in topics for answer in answers)
         is_inline = total <= INLINE_BYTES
+        if total > LENT_BYTES_MAX:
+            self._connection.asked_other_at = self._connection.last_active
         piece(HEAD.pack(0, 0, session_id) if version >= SESSIONS_FROM else bytes(4))
         piece(array_head(len(topics), is_flexible))
         middle = no_aborted(isolation, version)

@@ -8,6 +8,7 @@ import pytest
 
 from shmbroker.gateway import fetch
 from shmbroker.gateway.fetch import FetchApi
+from shmbroker.gateway.fetch_answer import LENT_BYTES_MAX, FetchAnswer
 from shmbroker.ipc.operation_layout import (
     READ,
     READ_ABORTED,
@@ -260,3 +261,13 @@ def test_many_partitions_are_asked_for_as_the_codec_would(
         found.append((worker.peer.sent, request.topics, request.asked, request.isolation))
     assert found[0] == found[1]
     assert len(found[0][2]) == 51
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_who_gets_much_asks_for_what_no_guest_may(more: int) -> None:
+    connection: Any = SimpleNamespace(asked_other_at=1.0, last_active=2.0)
+    size = LENT_BYTES_MAX + more
+    answer: Any = [0, 0, 5, 5, 0, bytes(size), size, -1, -1, None]
+    worker: Any = None
+    FetchAnswer(worker, connection, 12).parts([("t", TOPIC_ID, [answer])], 0, 0, 7)
+    assert connection.asked_other_at == 1.0 + more
