@@ -43,6 +43,7 @@ STOP_S = 20.0
 ASK_S = 10.0
 QUICK = ("--set", "group.initial.rebalance.delay.ms=0")
 """Flags for a test: a group does not wait for a second member."""
+PORTS_FROM, PORT_LOTS, PORTS_IN_LOT = 20_000, 4, 3_000
 _FLAGS_OF_BROKERS = ("--io-workers", "--replicas")
 _DIES_WITH_US = (
     "import ctypes; ctypes.CDLL(None).prctl(1, 9); "  # PR_SET_PDEATHSIG, SIGKILL
@@ -56,10 +57,13 @@ def free_ports(count: int) -> int:
     """The first of `count` free ports in a row.
 
     A broker that is started again needs the port it had, and several need them in a row; so they
-    stay below those that the kernel hands out to everybody's connections.
+    stay below those that the kernel hands out to everybody's connections. A look at a port holds
+    it for a moment: workers of pytest-xdist look at ports of their own.
     """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw") or 0)
+    least = PORTS_FROM + worker % PORT_LOTS * PORTS_IN_LOT
     while True:
-        first = 20_000 + int.from_bytes(os.urandom(2), "little") % 12_000
+        first = least + int.from_bytes(os.urandom(2), "little") % (PORTS_IN_LOT - count)
         held: list[socket.socket] = []
         try:
             for port in range(first, first + count):

@@ -85,8 +85,8 @@ def test_seeds_whose_connections_are_lent(monkeypatch: pytest.MonkeyPatch) -> No
     counted(StraightWay, "_serve_all")
     for seed in range(GUEST_SEEDS):
         simulate_guests(seed)
-    assert seen["take_over"] - seen["_take_home"] > 10 * GUEST_SEEDS, seen
-    assert seen["_take_home"] > 5 * GUEST_SEEDS and seen["_end"] > GUEST_SEEDS, seen
+    assert seen["take_over"] - seen["_take_home"] > 7 * GUEST_SEEDS, seen
+    assert seen["_take_home"] > 3 * GUEST_SEEDS and seen["_end"] > GUEST_SEEDS, seen
     assert native is None or seen["_serve_all"] > 5 * GUEST_SEEDS, seen
 
 
