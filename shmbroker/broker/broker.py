@@ -349,6 +349,13 @@ class Broker:
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 
+    def may_wait(self) -> bool:
+        """Whether no sibling is kept waiting by a turn that comes a little later: none has sent
+        something, none follows what was appended."""
+        return self.replication.is_alone or not (
+            self.has_entries() or any(each.followed_rows for each in self.acks.appended)
+        )
+
     def turn(self) -> float:
         """One pass: for how long nothing is due after it, 0 where there is more to do."""
         self._turns += 1

@@ -156,7 +156,6 @@ class IoWorker(SleepingChild):
         monotonic = clock.monotonic
         present, answers = guests.present, rings.of_gateway.reader
         events: list[tuple[int, int]] = []
-        alone = broker.replication.is_alone
         now = due = turned_at = 0.0
         while not self.must_stop:
             # What comes on the ring may be for one that has left.
@@ -166,7 +165,8 @@ class IoWorker(SleepingChild):
                 has_some = True
                 is_usual = beside.read(events)
             has_served = bool(events)
-            if alone and has_served and not is_usual and now - turned_at < PUT_OFF_S:
+            is_put_off = has_served and not is_usual and now - turned_at < PUT_OFF_S
+            if is_put_off and broker.may_wait():
                 # All was answered: what else an append brings about waits for the next requests.
                 came, has_served = beside.look_before_sleep(True), False
                 if came:

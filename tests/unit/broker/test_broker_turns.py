@@ -122,6 +122,24 @@ def test_an_append_is_answered_in_its_turn(family: BrokerFamily) -> None:
     assert family.appended() == [(7, 0, 0), (8, 0, 1)]
 
 
+def test_a_turn_is_put_off_while_no_sibling_waits_for_it(family: BrokerFamily) -> None:
+    family.boot(*topic())
+    broker = family.broker
+    while broker.turn() == 0:
+        pass
+    partition = broker.partitions[KEY]
+    for broker.replication.is_alone, may_wait in ((True, True), (False, False)):
+        family.append(7, KEY, BATCH)
+        assert broker.may_wait() is may_wait  # somebody has sent something
+        broker.intake.take()
+        assert list(broker.acks.appended) == [partition]
+        assert broker.may_wait()
+        partition.followed_rows.append(None)  # type: ignore[arg-type]
+        assert broker.may_wait() is may_wait  # somebody follows what was appended
+        partition.followed_rows.clear()
+        broker.acks.appended.clear()
+
+
 def test_appends_of_one_peer_end_a_turn(family: BrokerFamily) -> None:
     many = 200
     family.boot(*topic())
