@@ -1,6 +1,7 @@
 """A disk that loses what it was given, or fails to write it: named, never served, others go on."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -135,9 +136,11 @@ def test_failed_fdatasync_of_the_metadata_log_ends_the_controller(failing: Path)
             "topics": [{"name": "lost", "num_partitions": 1, "replication_factor": 1}],
             "timeout_ms": 1000,
         }
+        os.kill(broker.pid, signal.SIGSTOP)  # a successor would end as well, and the next is late
         client.send("CreateTopics", 7, body)
         wait_until(lambda: "fdatasync in" in broker.log, "its line")
-        failing.unlink()  # before there is a successor, which would end as well
+        failing.unlink()
+        os.kill(broker.pid, signal.SIGCONT)
         wait_until(
             lambda: broker.children().get("controller-1", controller) != controller, "its successor"
         )
