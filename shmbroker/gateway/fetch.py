@@ -328,7 +328,7 @@ class FetchApi:
         if request.session is None:
             self._finish(request)
         else:
-            self._in_session.finish(request, request.session)
+            self._in_session.finish(request, request.session, has_failed=True)
 
     def _finish(self, request: FetchRequest) -> None:
         """All slices are known: make the answer, and the session that the client wants."""

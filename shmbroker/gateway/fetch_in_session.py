@@ -174,6 +174,8 @@ class SessionFetches:
         elif peer is None:
             error = error_codes.NOT_LEADER_OR_FOLLOWER
         is_kept = session.is_large
+        if not is_kept and session.host is not None:  # it has become small
+            end_at_broker(session)
         host = (peer, peer.incarnation) if peer is not None else None
         if is_kept and session.is_in_step and session.host == host:
             request.asked = session.asked_last
@@ -193,7 +195,7 @@ class SessionFetches:
         else:
             self._sessions.on_request(session, int(worker.now() * 1000))
             request.fail(error)
-            self.finish(request, session)
+            self.finish(request, session, has_failed=True)
             connection.inflight.append(request)
         return True
 
@@ -237,8 +239,11 @@ class SessionFetches:
 
     # ── answers ─────────────────────────────────────────────────────────────────────────────────
 
-    def finish(self, request: FetchRequest, session: FetchSession) -> None:
-        """All slices are known: tell what the client does not know yet."""
+    def finish(
+        self, request: FetchRequest, session: FetchSession, *, has_failed: bool = False
+    ) -> None:
+        """All slices are known: tell what the client does not know yet. has_failed: the broker has
+        not told it, and knows nothing of it."""
         connection = request.connection
         throttle = connection.throttle
         # Whether somebody else went on with the session while this request waited.
@@ -254,6 +259,7 @@ class SessionFetches:
             request.answer_top(error, session.id)
             return
         request.topics = _settle(request, session)
+        session.is_in_step = session.host is not None and not has_failed
         made = FetchAnswer(self._worker, connection, request.api_version)
         request.response = made.parts(
             request.topics, request.isolation, session.id, request.correlation_id
@@ -285,9 +291,9 @@ class SessionFetches:
 
 
 def end_at_broker(session: FetchSession) -> None:
-    """A session has ended: the broker that keeps it need not."""
+    """The broker that keeps a session need not any more."""
     if session.host is not None:
-        peer, incarnation = session.host
+        (peer, incarnation), session.host = session.host, None
         if peer.incarnation == incarnation:
             flags = READ_FLAG_SESSION | READ_FLAG_NEW
             peer.send(READ, READ_HEAD.pack(0, 0, 0, 0, 0, flags, 0, session.id))
@@ -306,7 +312,6 @@ def _settle(request: FetchRequest, session: FetchSession) -> list[tuple[str, byt
                 ("", last, answers) if session.uses_topic_ids else (last, ZERO_UUID, answers)
             )
         answers.append(answer)
-    session.is_in_step = session.host is not None
     return topics
 
 

@@ -131,7 +131,8 @@ class FetchSession:
                 self.is_in_step = False
             else:
                 partitions[key] = entry[:PARTITION_KEY_BYTES] + parameters + entry[KNOWN_AT:]
-                self._changed[key] = None
+                if self.is_in_step:
+                    self._changed[key] = None
             self._payload = None
         for key in forgotten:
             if partitions.pop(key, None) is not None:

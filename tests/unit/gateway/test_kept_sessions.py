@@ -251,3 +251,36 @@ def test_small_sessions_name_all_each_time() -> None:
         flags, rows = worker.read()
         assert (flags, len(rows)) == (0, KEPT_MIN - 1)
         worker.answer()
+
+
+def test_an_answer_that_the_broker_has_not_given_names_all() -> None:
+    worker = Worker()
+    worker.begin()
+    worker.send({})
+    worker.read()
+    (request,) = worker.connection.inflight
+    worker.api.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
+    worker.connection.inflight.clear()
+    worker.epoch += 1
+    worker.send({})
+    flags, rows = worker.read()
+    assert (flags, len(rows)) == (WHOLE, COUNT)
+    assert {known for _, known in rows.values()} == {-1}
+
+
+def test_a_session_that_becomes_small_is_kept_no_more() -> None:
+    worker = Worker()
+    worker.begin()
+    worker.send({}, tuple(range(5)))
+    end = worker.peer.sent.pop(0)
+    assert READ_HEAD.unpack(end) == (0, 0, 0, 0, 0, WHOLE, 0, worker.session_id)
+    flags, rows = worker.read()
+    assert (flags, sorted(rows)) == (0, list(range(5, COUNT)))
+    worker.answer()
+    for offset in (3, 4):
+        worker.send({7: offset})
+        assert worker.read()[0] == 0
+        worker.answer()
+    worker.send(dict.fromkeys(range(5), 0))
+    flags, rows = worker.read()
+    assert (flags, len(rows), rows[7][0]) == (WHOLE, COUNT, 4)
