@@ -85,6 +85,11 @@ class Purgatory:
         keys = tuple(keys)
         self._waiting[operation] = (entry, keys)
         heappush(self._heap, entry)
+        self.attend(operation, keys)
+
+    def attend(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> None:
+        """Have it asked (`try_complete_of`) when one of these changes, until `leave`. Without
+        `watch` it never completes, and has no deadline."""
         watched = self.watched
         for key in keys:
             operations = watched.get(key)
@@ -93,22 +98,15 @@ class Purgatory:
             else:
                 operations[operation] = None
 
-    def attend(self, operation: DelayedOperation, key: Hashable) -> None:
-        """Have one asked (`try_complete_of`) when `key` changes, until it says `leave`: it never
-        completes, and has no deadline."""
-        operations = self.watched.get(key)
-        if operations is None:
-            self.watched[key] = {operation: None}
-        else:
-            operations[operation] = None
-
-    def leave(self, operation: DelayedOperation, key: Hashable) -> None:
-        """Have it asked no more when `key` changes."""
-        operations = self.watched.get(key)
-        if operations is not None:
-            operations.pop(operation, None)
-            if not operations:
-                del self.watched[key]
+    def leave(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> None:
+        """Have it asked no more when these change."""
+        watched = self.watched
+        for key in keys:
+            operations = watched.get(key)
+            if operations is not None:  # None when the same key was given twice
+                operations.pop(operation, None)
+                if not operations:
+                    del watched[key]
 
     def check(self, key: Hashable) -> int:
         """Something about `key` changed: complete what can be; returns how many did."""
@@ -183,13 +181,7 @@ class Purgatory:
             return
         entry, keys = waiting
         entry[2] = None
-        watched = self.watched
-        for key in keys:
-            operations = watched.get(key)
-            if operations is not None:  # None when the same key was given twice
-                operations.pop(operation, None)
-                if not operations:
-                    del watched[key]
+        self.leave(operation, keys)
         heap = self._heap
         if len(heap) > HEAP_BYPASS and len(heap) > 2 * len(self._waiting):
             heap[:] = [entry for entry in heap if entry[2] is not None]

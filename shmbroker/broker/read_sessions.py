@@ -136,8 +136,7 @@ class ReadSession(DelayedOperation):
         """It is forgotten."""
         self.is_done = True
         self.stop()
-        for key in self._places:
-            self.reader.purgatory.leave(self, key)
+        self.reader.purgatory.leave(self, self._places)
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────
 
@@ -177,9 +176,8 @@ class ReadSession(DelayedOperation):
 
     def attend_ready(self) -> None:
         """A READ waits: what is ready does not suffice, but more may come to the same rows."""
-        attend, rows = self.reader.purgatory.attend, self.rows
-        for place in self._ready:
-            attend(self, rows[place][0])
+        rows = self.rows
+        self.reader.purgatory.attend(self, [rows[place][0] for place in self._ready])
 
     def try_complete_of(self, keys: Sequence[Any]) -> bool:
         """These have changed: look at them, now if a READ waits, else with the next one."""
@@ -187,8 +185,7 @@ class ReadSession(DelayedOperation):
         for key in keys:
             self._ready[self._places[key]] = None
         if read is None or read.is_done:
-            for key in keys:
-                self.reader.purgatory.leave(self, key)
+            self.reader.purgatory.leave(self, keys)
         elif read.try_complete():
             self.reader.purgatory.cancel(read)
         return False
@@ -202,7 +199,7 @@ class ReadSession(DelayedOperation):
     def _settle(self, place: int) -> None:
         """It has nothing to tell until something changes."""
         del self._ready[place]
-        self.reader.purgatory.attend(self, self.rows[place][0])
+        self.reader.purgatory.attend(self, (self.rows[place][0],))
 
 
 class ReadSessions:

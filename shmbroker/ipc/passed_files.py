@@ -160,12 +160,15 @@ class FileTable:
         self._files.clear()
 
 
+def open_files_share(one_in: int) -> int:
+    """One part in so many of the files that this process may have open; 2**62 at most."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (1 << 62 if soft == resource.RLIM_INFINITY else soft) // one_in
+
+
 def files_kept(owners: int) -> int:
     """How many to keep for each of so many owners."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return FILES_MAX
-    return max(FILES_MIN, min(FILES_MAX, soft // (OPEN_FILES_SHARE * max(1, owners))))
+    return max(FILES_MIN, min(FILES_MAX, open_files_share(OPEN_FILES_SHARE * max(1, owners))))
 
 
 def pass_file(passing: socket.socket, file_id: int, fd: int) -> bool:

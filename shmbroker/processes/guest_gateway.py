@@ -24,11 +24,10 @@ from shmbroker.ipc.awake import Awake
 from shmbroker.ipc.core import EVENTS, NOTHING, Core
 from shmbroker.ipc.member import FamilyMember
 from shmbroker.ipc.passage import Passage
-from shmbroker.ipc.passed_files import FileTable
+from shmbroker.ipc.passed_files import FileTable, open_files_share
 from shmbroker.ipc.peer import Peer
 from shmbroker.processes import straight
 from shmbroker.processes.heap import give_back_freed
-from shmbroker.processes.limits import open_files_max
 from shmbroker.processes.shared_resources import (
     IO_WORKER,
     NETWORK_WORKER,
@@ -58,6 +57,9 @@ if TYPE_CHECKING:
     from shmbroker.gateway.listener import Listener
     from shmbroker.metadata.changes import MetadataChange
     from shmbroker.shm.latencies import Latencies
+
+GUESTS_SHARE = 4
+"""One part in so many of the files that this process may have open are guests, at most."""
 
 RING_BYTES = 4 << 20
 """A batch of 1 MB fits as one entry; a smaller ring stays in the caches."""
@@ -200,10 +202,6 @@ def own_siblings(shared: SharedResources, slot: Slot, config: BrokerConfig) -> S
     )
 
 
-OPEN_FILES_SHARE = 4
-"""One part in so many of the files that this process may have open are guests, at most."""
-
-
 class GuestGateway:
     """The gateway and its guests; `turn` is theirs, between those of the broker."""
 
@@ -245,7 +243,7 @@ class GuestGateway:
             lambda free: shared.counters.words.__setitem__(room, free),
             [broker.replication.awake.core, self.awake.core],
             clock.worked_s,
-            open_files_max() // OPEN_FILES_SHARE,
+            open_files_share(GUESTS_SHARE),
         )
         broker.peer_changes.on_gateway_lost = self.guests.on_lender_lost
         gateway.lending = self.guests

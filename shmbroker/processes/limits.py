@@ -82,13 +82,4 @@ def _raise(what: int, most: int) -> int:
         soft = wanted
     except (ValueError, OSError):
         pass  # a kernel that allows less than it says (fs.nr_open)
-    return _number(soft)
-
-
-def open_files_max() -> int:
-    """So many files may this process have open; 2**63 where nothing limits them."""
-    return _number(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-
-
-def _number(limit: int) -> int:
-    return 1 << 63 if limit == resource.RLIM_INFINITY else limit
+    return 1 << 63 if soft == resource.RLIM_INFINITY else soft
