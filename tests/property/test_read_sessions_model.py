@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from shmbroker.broker.read_sessions import REFRESH_MS
 from shmbroker.ipc.operation_layout import READ_HEAD, READ_PARTITION
-from tests.support.session_reads import Reading
+from tests.support.reading import Reading
 
 COUNT = 4
 some_partition = st.integers(0, COUNT - 1)

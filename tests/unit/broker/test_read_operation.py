@@ -20,8 +20,8 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.log import residency
 from shmbroker.purgatory import Purgatory
-from shmbroker.replica.partition import Partitions
 from shmbroker.wire import error_codes
+from tests.support.reading import led_partitions
 
 BATCH = b"b" * 100
 ENTRY_BYTES_MAX = (2 << 20) // 4 - 8
@@ -61,20 +61,7 @@ class Peer:
 
 class Reading:
     def __init__(self, count: int) -> None:
-        self.keys = [partition_key(bytes(16), index) for index in range(count)]
-        held: Any = {
-            key: SimpleNamespace(
-                key=key,
-                is_leader=True,
-                is_led_offline=False,
-                leader_epoch=5,
-                high_watermark=1,
-                last_stable_offset=1,
-                log=Log(),
-            )
-            for key in self.keys
-        }
-        self.partitions = Partitions(held)
+        self.keys, self.partitions = led_partitions(count, Log, 1)
         self.passed: list[Any] = []
         self.now_ms = 0
         self.peer = Peer()

@@ -8,7 +8,7 @@ from shmbroker.broker.read_lookup import READ_COMMITTED
 from shmbroker.broker.read_sessions import REFRESH_MS
 from shmbroker.ipc.operation_layout import UNKNOWN_SESSION
 from shmbroker.wire import error_codes
-from tests.support.session_reads import RECORD, Reading
+from tests.support.reading import RECORD, Reading
 
 
 def test_nothing_new_is_waited_for_and_told_when_it_comes() -> None:

@@ -1,16 +1,13 @@
 """Requests that are recognised by their bytes mean what they mean when they are decoded."""
 
-from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from shmbroker.gateway import fetch
-from shmbroker.gateway.fetch import FetchApi
 from shmbroker.gateway.fetch_answer import LENT_BYTES_MAX, FetchAnswer
 from shmbroker.ipc.operation_layout import (
-    READ,
     READ_ABORTED,
     READ_DONE_HEAD,
     READ_SLICE,
@@ -18,70 +15,24 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.wire import codec
 from shmbroker.wire.frame import request_frame
+from tests.support.fetch_worker import TOPIC_ID, FetchPeer, FetchWorker
 
-TOPIC_ID = bytes(range(16))
 VERSIONS = range(fetch.VERSION_MIN, fetch.VERSION_MAX + 1)
 
 
-class Peer:
-    incarnation = 1
-    slot = 4
+class Peer(FetchPeer):
+    """What is sent is compared, whatever its token."""
+
+    def send(self, operation: int, payload: bytes) -> None:
+        super().send(operation, payload[TOKEN.size :])
+
+
+class Worker(FetchWorker):
+    """Of two partitions."""
 
     def __init__(self) -> None:
-        self.sent: list[bytes] = []
-        self.has_room = True
-
-    def try_send(self, operation: int, payload: bytes) -> bool:
-        assert operation == READ
-        if self.has_room:
-            self.sent.append(payload[TOKEN.size :])
-        return self.has_room
-
-
-class Worker:
-    """A network worker of one topic with two partitions."""
-
-    def __init__(self) -> None:
-        self.config = {"max.incremental.fetch.session.cache.slots": 10}
-        self.token = 0
-        self.files: dict[int, Any] = {Peer.slot: None}
-        self.guard = None
-        self.fetch_bytes_max = 1 << 20
-        self.pending: dict[int, Any] = {}
+        super().__init__(2)
         self.peer = Peer()
-        self.make_image()
-        self.api = FetchApi(self)
-        self.connection = SimpleNamespace(
-            inflight=deque(),
-            listener=SimpleNamespace(broker_id=1),
-            scope=1,
-            last_active=0.0,
-            throttle=None,
-        )
-
-    def make_image(self, topic_id: bytes = TOPIC_ID) -> None:
-        topic = SimpleNamespace(name="t", topic_id=topic_id, partitions=[0, 0])
-        self.image = SimpleNamespace(
-            topics_by_name={"t": topic}, topics_by_id={topic_id: topic}, security=None
-        )
-
-    def topic_of(self, topic: dict[str, Any], by_id: bool) -> Any:
-        if by_id:
-            return self.image.topics_by_id.get(topic["topic_id"])
-        return self.image.topics_by_name.get(topic.get("name", topic.get("topic")))
-
-    def io_peer(self, _: Any) -> Peer:
-        return self.peer
-
-    def now(self) -> float:
-        return 0.0
-
-    def leader_hint(self, *_: Any) -> None:
-        return None
-
-    def submit(self, version: int, body: bytes, client_id: str = "c") -> bool:
-        frame = bytearray(b"before" + request_frame(1, version, 77, client_id, body) + b"behind")
-        return self.api.submit(self.connection, frame, 10, len(frame) - 6, version, 77)
 
     def is_remembered(self, version: int, *bodies: bytes) -> bool:
         """Whether the second is recognised; both mean the same as if decoded."""

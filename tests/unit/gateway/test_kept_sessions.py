@@ -1,16 +1,13 @@
 """Large fetch sessions are kept by the broker: what a READ names, and when it names all."""
 
-from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from shmbroker.gateway.fetch import FetchApi
 from shmbroker.gateway.fetch_session import KEPT_MIN
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import (
-    READ,
     READ_DONE_HEAD,
     READ_FLAG_NEW,
     READ_FLAG_SESSION,
@@ -20,67 +17,19 @@ from shmbroker.ipc.operation_layout import (
     UNKNOWN_SESSION,
 )
 from shmbroker.wire import codec, error_codes
-from shmbroker.wire.frame import request_frame
+from tests.support.fetch_worker import TOPIC_ID, FetchWorker
 
-TOPIC_ID = bytes(range(16))
 VERSION = 12
 COUNT = KEPT_MIN + 4
 DELTA, WHOLE = READ_FLAG_SESSION, READ_FLAG_SESSION | READ_FLAG_NEW
 
 
-class Peer:
-    incarnation = 1
-    slot = 4
+class Worker(FetchWorker):
+    """With a client that has a session."""
 
     def __init__(self) -> None:
-        self.sent: list[bytes] = []
-
-    def try_send(self, operation: int, payload: bytes) -> bool:
-        self.send(operation, payload)
-        return True
-
-    def send(self, operation: int, payload: bytes) -> None:
-        assert operation == READ
-        self.sent.append(payload)
-
-
-class Worker:
-    """A network worker of one topic."""
-
-    def __init__(self) -> None:
-        self.config = {"max.incremental.fetch.session.cache.slots": 10}
-        self.token = 0
-        self.files: dict[int, Any] = {Peer.slot: None}
-        self.guard = None
-        self.fetch_bytes_max = 1 << 20
-        self.pending: dict[int, Any] = {}
-        self.peer = Peer()
-        topic = SimpleNamespace(name="t", topic_id=TOPIC_ID, partitions=[0] * COUNT)
-        self.image = SimpleNamespace(
-            topics_by_name={"t": topic}, topics_by_id={TOPIC_ID: topic}, security=None
-        )
-        self.api = FetchApi(self)  # type: ignore[arg-type]
-        self.connection = SimpleNamespace(
-            inflight=deque(),
-            listener=SimpleNamespace(broker_id=1),
-            scope=1,
-            last_active=0.0,
-            throttle=None,
-            session=None,
-        )
+        super().__init__(COUNT)
         self.session_id = self.epoch = 0
-
-    def topic_of(self, topic: dict[str, Any], by_id: bool) -> Any:
-        return self.image.topics_by_name.get(topic.get("name", topic.get("topic")))
-
-    def io_peer(self, _: Any) -> Peer:
-        return self.peer
-
-    def now(self) -> float:
-        return 0.0
-
-    def leader_hint(self, *_: Any) -> None:
-        return None
 
     def send(self, offsets: dict[int, int], forgotten: tuple[int, ...] = ()) -> None:
         """A Fetch of the session."""
@@ -96,10 +45,7 @@ class Worker:
             "topics": [{"topic": "t", "partitions": rows}] if rows else [],
             "forgotten_topics_data": [{"topic": "t", "partitions": forgotten}] if forgotten else [],
         }
-        encoded = codec.encode("FetchRequest", VERSION, body)
-        frame = bytearray(request_frame(1, VERSION, 77, "c", encoded))
-        connection: Any = self.connection
-        assert self.api.submit(connection, frame, 4, len(frame), VERSION, 77)
+        assert self.submit(VERSION, codec.encode("FetchRequest", VERSION, body))
 
     def read(self) -> tuple[int, dict[int, tuple[int, int]]]:
         """The one READ since the last call: its flags, and for each partition that it names offset

@@ -1,5 +1,6 @@
 """Partitions, and the reads of one gateway about them, as an I/O worker sees them."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,24 +37,31 @@ class Log:
         return self.segment, 0, max(count, min_one_batch) * len(RECORD)
 
 
+def led_partitions(
+    count: int, make_log: Callable[[], Any], end: int
+) -> tuple[list[bytes], Partitions]:
+    """So many that are led here, and their keys. end: high watermark and last stable offset."""
+    keys = [partition_key(bytes(16), index) for index in range(count)]
+    held: Any = {
+        key: SimpleNamespace(
+            key=key,
+            is_leader=True,
+            is_led_offline=False,
+            leader_epoch=5,
+            high_watermark=end,
+            last_stable_offset=end,
+            log=make_log(),
+        )
+        for key in keys
+    }
+    return keys, Partitions(held)
+
+
 class Reading:
     """A broker's side of sessions, and what it sends."""
 
     def __init__(self, count: int, rows_max: int = 1000) -> None:
-        self.keys = [partition_key(bytes(16), index) for index in range(count)]
-        held: Any = {
-            key: SimpleNamespace(
-                key=key,
-                is_leader=True,
-                is_led_offline=False,
-                leader_epoch=5,
-                high_watermark=0,
-                last_stable_offset=0,
-                log=Log(),
-            )
-            for key in self.keys
-        }
-        self.partitions = Partitions(held)
+        self.keys, self.partitions = led_partitions(count, Log, 0)
         self.now_ms = 0
         self.token = 0
         self.sent: list[tuple[int, int, dict[int, Any]]] = []
