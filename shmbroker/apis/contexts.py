@@ -196,6 +196,10 @@ class RequestContext(GatewayContext, Protocol):
         """Descriptors that I/O workers have passed, by their slot."""
 
     @property
+    def ahead_ends(self) -> Mapping[int, memoryview]:
+        """One word of each I/O worker, by its slot: AHEAD_ENDS."""
+
+    @property
     def io_peers(self) -> Mapping[int, Peer]:
         """The I/O workers, by broker id."""
 

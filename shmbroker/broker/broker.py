@@ -44,6 +44,7 @@ from shmbroker.broker.peer_changes import PeerChanges
 from shmbroker.broker.placement import Placement
 from shmbroker.broker.producer_ids import ProducerIds
 from shmbroker.broker.read import Reader
+from shmbroker.broker.read_ahead import ReadAhead
 from shmbroker.broker.read_lookup import Lookup
 from shmbroker.broker.read_sessions import ReadSessions
 from shmbroker.broker.registration import Registration
@@ -69,7 +70,7 @@ from shmbroker.metadata.features import TRANSACTION_VERSION
 from shmbroker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from shmbroker.purgatory import Purgatory
 from shmbroker.settings.broker_config import BrokerConfig
-from shmbroker.shm.counters import CLEANER_WANTED, CONTROL_GENERATION_WORD
+from shmbroker.shm.counters import AHEAD_ENDS, CLEANER_WANTED, CONTROL_GENERATION_WORD
 from shmbroker.shm.latencies import STAGE_PURGATORY
 from shmbroker.wire import error_codes
 from shmbroker.wire.api_keys import OFFSET_COMMIT, OFFSET_FETCH
@@ -180,7 +181,7 @@ class Broker:
             disk.flusher.submit,
         )
         self.store.count = member.tally.add
-        self.store.on_readable = self.purgatory.check
+        self.store.on_readable = self._on_readable
         self.partitions = self.store.partitions
         self.upkeep = Upkeep(self.store, config["log.retention.check.interval.ms"])
         self.compaction = Compaction(self.store, config, self._clean, member.tally.add)
@@ -222,6 +223,10 @@ class Broker:
             waits=tables.latencies.of(STAGE_PURGATORY),
         )
         self.read_sessions = ReadSessions(self.reader)
+        self.read_ahead = ReadAhead(
+            self.words, member.counters.at(member.index, AHEAD_ENDS), self.reader.count
+        )
+        self.reader.note_ahead = self.read_ahead.note
 
     def _build_coordinators(self, tables: Tables) -> None:
         """Those of groups and of transactions."""
@@ -310,7 +315,7 @@ class Broker:
             self.placement,
             self.groups,
             on_configured=self.applied_settings.apply,
-            on_applied=self._drop_passed_files,
+            on_applied=self._on_applied,
             on_other_controller=lambda peer: self.asking.fail(peer, error_codes.NOT_CONTROLLER),
         )
 
@@ -391,6 +396,9 @@ class Broker:
         if self.passing.waiting:
             self.passing.pass_waiting()
         self._tell()
+        if self.read_ahead.noted:
+            self.read_ahead.run()
+            self.publish()
         exchange = self.exchange
         if exchange.has_work or exchange.next_ms <= self._steady_ms:
             exchange.run()  # behind the answers: who ends a transaction waits for no marker
@@ -406,7 +414,7 @@ class Broker:
         deadline = self._expire()
         # What came meanwhile is told in the next turn. One that would find nothing is left out: it
         # takes 25 us, for which an ack waits where a core is shared with those that it needs.
-        has_more |= exchange.has_work
+        has_more |= exchange.has_work or bool(self.read_ahead.noted)
         if appended or has_more or self.acks.moved or (had_work and self.has_entries()):
             return 0.0
         had_work = bool(told) or self.intake.has_executed
@@ -540,6 +548,15 @@ class Broker:
     def _drop_passed_files(self) -> None:
         """Descriptors of files that are gone are closed everywhere."""
         self.passing.drop(self.store.dropped_file_ids)
+
+    def _on_applied(self) -> None:
+        self.read_ahead.ends()
+        self._drop_passed_files()
+
+    def _on_readable(self, key: bytes) -> None:
+        """Reads of a partition are answered in another way from now on."""
+        self.read_ahead.ends()
+        self.purgatory.check(key)
 
     def _on_dropped(self, partition: Partition) -> None:
         self.upkeep.forget(partition.key)

@@ -23,11 +23,13 @@ Rules of this file:
 
 from __future__ import annotations
 
+from shmbroker.broker.read_ahead import NotedRead
 from shmbroker.broker.read_lookup import ABORTED_MAX, READ_COMMITTED
 from shmbroker.ipc.operation_layout import (
     READ_ABORTED,
     READ_DONE,
     READ_DONE_HEAD,
+    READ_FLAG_AHEAD,
     READ_HEAD,
     READ_PARTITION,
     READ_SLICE,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
     from shmbroker.broker.read_lookup import Asked, Lookup
     from shmbroker.ipc.peer import Peer
+    from shmbroker.log.segment import Segment
     from shmbroker.purgatory import Purgatory
     from shmbroker.replica.partition import Partition
 
@@ -57,8 +60,9 @@ _OUT_OF_RANGE = error_codes.OFFSET_OUT_OF_RANGE
 class DelayedRead(DelayedOperation):
     """A read that waits for bytes. Watched by the keys of its partitions."""
 
-    __slots__ = ("began_ms", "cold_until_ms", "isolation", "looked", "max_bytes", "min_bytes",
-                 "partitions", "peer", "places", "reader", "results", "token")  # fmt: skip
+    __slots__ = ("began_ms", "cold_until_ms", "is_told_ahead", "isolation", "looked", "max_bytes",
+                 "min_bytes", "partitions", "peer", "places", "reader", "results",
+                 "token")  # fmt: skip
 
     def __init__(
         self,
@@ -80,6 +84,8 @@ class DelayedRead(DelayedOperation):
         self.min_bytes = min_bytes
         self.max_bytes = max_bytes
         self.isolation = isolation
+        self.is_told_ahead = False
+        """Its client reads on, and is told what follows."""
         self.began_ms = 0
         """Since when it waits; 0: it does not."""
         self.cold_until_ms = 0
@@ -171,6 +177,8 @@ class Reader:
         waits: Histogram | None = None,
     ) -> None:
         self.lookup = lookup
+        self.note_ahead: Callable[[NotedRead], None] | None = None
+        """Told of the reads whose clients are told what follows."""
         self.purgatory = purgatory
         self.now_ms = now_ms
         self.pass_file = pass_file
@@ -188,8 +196,8 @@ class Reader:
 
     def on_read(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """One READ entry: answer now, or wait in the purgatory."""
-        token, max_wait_ms, min_bytes, max_bytes, isolation, _, count, _ = READ_HEAD.unpack_from(
-            data, index
+        token, max_wait_ms, min_bytes, max_bytes, isolation, flags, count, _ = (
+            READ_HEAD.unpack_from(data, index)
         )
         at = index + READ_HEAD.size
         if count == 1:
@@ -199,6 +207,7 @@ class Reader:
             partitions = list(READ_PARTITION.iter_unpack(rows))
             rows.release()
         read = DelayedRead(self, peer, token, partitions, min_bytes, max_bytes, isolation)
+        read.is_told_ahead = bool(flags & READ_FLAG_AHEAD) and count == 1
         self.begin(read, max_wait_ms)
 
     def begin(self, read: DelayedRead, max_wait_ms: int) -> None:
@@ -305,6 +314,8 @@ class Reader:
                 else:
                     file_id = segment.file_id
                     self.pass_file(peer, segment)
+                    if read.is_told_ahead:
+                        self._note_ahead(read, partition, segment, position + length)
             end_epoch, end_offset = diverging or (-1, -1)
             add(
                 _pack_slice(
@@ -315,6 +326,25 @@ class Reader:
             )  # fmt: skip
         head = READ_DONE_HEAD.pack(read.token, len(parts), len(aborted))
         peer.send(READ_DONE, b"".join((head, *parts, *aborted, *inline)))
+
+    def _note_ahead(
+        self, read: DelayedRead, partition: Partition, segment: Segment, end: int
+    ) -> None:
+        asked = read.partitions[0]
+        if self.note_ahead is not None and asked[4] >= partition.log.local_start_offset:
+            limit = min(read.max_bytes, asked[1])
+            self.note_ahead(
+                NotedRead(
+                    read.peer, read.token, limit, read.min_bytes, read.isolation, partition,
+                    segment, end,
+                )
+            )  # fmt: skip
+
+    def count(self, partition: Partition, reads: int, bytes_: int) -> None:
+        """So many reads of a partition were answered besides."""
+        self.served += reads
+        self.bytes_out += bytes_
+        self.bytes_of[partition.key] = self.bytes_of.get(partition.key, 0) + bytes_
 
 
 def _pack_refusal(which: int, error: int, partition: Partition | None) -> bytes:

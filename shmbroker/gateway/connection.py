@@ -32,6 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.apis.contexts import Submits
     from shmbroker.gateway.door import Stranger
+    from shmbroker.gateway.fetch_ahead import ToldSlices
     from shmbroker.gateway.fetch_session import FetchSession
     from shmbroker.gateway.listener import Listener
     from shmbroker.gateway.quotas import Throttle
@@ -89,6 +90,7 @@ class Connection(Sender):
     """Bytes of it have left the kernel and wait elsewhere: see `come_back`. With TLS alone."""
 
     __slots__ = (
+        "ahead",
         "answered",
         "asked_offsets_at",
         "asked_other_at",
@@ -188,6 +190,8 @@ class Connection(Sender):
         else since."""
         self.asked_other_at = 0.0
         """When it asked last for what is not asked of a guest: see `gateway.lending`."""
+        self.ahead: ToldSlices | None = None
+        """What its next fetches are answered with."""
         self.straight_row: StraightRow | None = None
         """What `kernels/straight.c` is told of it, where it is a guest and goes that way."""
         self.session: FetchSession | None = None

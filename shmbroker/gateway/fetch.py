@@ -9,7 +9,7 @@ rack and preferred replica (KIP-392); 12 flexible, diverging epoch (KIP-595); 13
 of the follower.
 
     a request                              is taken by
-    of one partition, known by its bytes   `fetch_known`
+    of one partition, known by its bytes   `fetch_known`; what it gets may be known (`fetch_ahead`)
     in a session                           `fetch_in_session`
     any that names all its partitions      here: walked if it is large (`fetch_rows`), else decoded
 
@@ -26,6 +26,7 @@ import os
 from shmbroker.apis.table import FETCH
 from shmbroker.errors import ProtocolFault
 from shmbroker.gateway import fetch_rows
+from shmbroker.gateway.fetch_ahead import FetchAhead
 from shmbroker.gateway.fetch_answer import FetchAnswer, size_about
 from shmbroker.gateway.fetch_in_session import NOTHING_CHANGES, SessionFetches, end_at_broker
 from shmbroker.gateway.fetch_known import (
@@ -111,6 +112,7 @@ class FetchApi:
             on_removed=end_at_broker,
         )
         self._in_session = SessionFetches(worker, self.sessions)
+        self.ahead = FetchAhead(worker)
 
     def submit(
         self,
@@ -140,8 +142,14 @@ class FetchApi:
             if known is not None and (known.image is image or known.holds(image)):
                 peer = worker.io_peer(connection)
                 if peer is not None:
-                    offset = OFFSET.unpack_from(buffer, offset_at)[0]
-                    return known.try_send(worker, connection, peer, offset, version, correlation_id)
+                    return self._submit_known(
+                        connection,
+                        known,
+                        peer,
+                        OFFSET.unpack_from(buffer, offset_at)[0],
+                        version,
+                        correlation_id,
+                    )
         view = memoryview(buffer)[start:end]
         _, _, _, client_id, body_at = parse_request_header(view, 0, end - start)
         request = FetchRequest(connection, API_KEY, version, correlation_id)
@@ -175,6 +183,27 @@ class FetchApi:
         if version >= SESSIONS_FROM and body.session_id:
             self._in_session.end(connection, body.session_id)
         return self._submit_full(request, body)
+
+    def _submit_known(
+        self,
+        connection: Connection,
+        known: KnownFetch,
+        peer: Peer,
+        offset: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        if connection.ahead is not None and self.ahead.has_answered(
+            connection, known, peer, offset, version, correlation_id
+        ):
+            return True
+        worker = self.worker
+        asks = known.is_large and connection.throttle is None and peer.slot in worker.ahead_ends
+        if not known.try_send(worker, connection, peer, offset, version, correlation_id, asks):
+            return False
+        if asks:
+            self.ahead.ask(connection, known, worker.token)
+        return True
 
     def _submit_full(self, request: FetchRequest, body: Asked) -> bool:
         """A request that names all its partitions. With `wanted` it gets a session."""
@@ -271,7 +300,7 @@ class FetchApi:
             request.known is not None
             and count == 1
             and not aborted_count
-            and request.known.has_answered(request, data, at)
+            and request.known.has_answered(request, data, at, self.worker.files[peer.slot])
         ):
             return missing
         files = self.worker.files[peer.slot]

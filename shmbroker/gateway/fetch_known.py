@@ -22,6 +22,7 @@ from shmbroker.apis.table import FETCH
 from shmbroker.gateway.fetch_answer import (
     HEAD,
     INT,
+    LENT_BYTES_MAX,
     PARTITION_V4,
     PARTITION_V5,
     named,
@@ -37,7 +38,15 @@ from shmbroker.gateway.fetch_request import (
 from shmbroker.gateway.fetch_rows import FLEXIBLE_FROM, SESSIONS_FROM, TOPIC_IDS_FROM
 from shmbroker.gateway.recogniser import TopicMeaning
 from shmbroker.ids import partition_key
-from shmbroker.ipc.operation_layout import READ, READ_HEAD, READ_PARTITION, READ_SLICE, TOKEN
+from shmbroker.ipc.operation_layout import (
+    READ,
+    READ_FLAG_AHEAD,
+    READ_HEAD,
+    READ_PARTITION,
+    READ_SLICE,
+    TOKEN,
+)
+from shmbroker.ipc.passed_files import INLINE_BYTES, FileSlice
 from shmbroker.wire import codec
 from shmbroker.wire.frame import response_header
 from shmbroker.wire.primitives import array_head, uvarint
@@ -49,6 +58,7 @@ if TYPE_CHECKING:
     from shmbroker.apis.contexts import RequestContext
     from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.fetch_rows import Asked
+    from shmbroker.ipc.passed_files import FileTable, OpenFile
     from shmbroker.ipc.peer import Peer
 
 REPEATED_BYTES_MAX = 512
@@ -79,7 +89,8 @@ class KnownFetch(TopicMeaning):
     """What the bytes around correlation id and offset mean; of one topic, as it was then."""
 
     __slots__ = ("after", "answer_end", "answer_head", "answer_middle", "before", "client_id",
-                 "head", "index", "isolation", "name", "topic_id")  # fmt: skip
+                 "head", "head_ahead", "index", "is_large", "isolation", "name",
+                 "topic_id")  # fmt: skip
     after: bytes
     answer_end: bytes
     """What an answer has behind the records, what stands before the partition's numbers (all but
@@ -89,7 +100,11 @@ class KnownFetch(TopicMeaning):
     before: bytes
     client_id: bytes | None
     head: bytes
+    head_ahead: bytes
+    """The same, by which it is told what follows."""
     index: int
+    is_large: bool
+    """The last answer was a slice that is sent from its file: more such requests will come."""
     isolation: int
     name: str
     topic_id: bytes
@@ -102,10 +117,12 @@ class KnownFetch(TopicMeaning):
         offset: int,
         version: int,
         correlation_id: int,
+        is_told_ahead: bool,
     ) -> bool:
         """Start one more such request, of this offset; False if the ring has no room."""
         token = worker.token + 1
-        read = _READ.pack(token, self.head, self.before, offset, self.after)
+        head = self.head_ahead if is_told_ahead else self.head
+        read = _READ.pack(token, head, self.before, offset, self.after)
         if connection.throttle is not None:
             read = bounded(connection.throttle, self.client_id, read)
         if not peer.try_send(READ, read):
@@ -125,29 +142,68 @@ class KnownFetch(TopicMeaning):
         connection.inflight.append(request)
         return True
 
-    def has_answered(self, request: FetchRequest, data: memoryview, at: int) -> bool:
-        """The usual answer to such a request: few records, or none, in one piece. Its READ_SLICE
-        is at data[at]. False where it is not that: then `fetch` builds it, to the same bytes."""
+    def has_answered(
+        self, request: FetchRequest, data: memoryview, at: int, files: FileTable
+    ) -> bool:
+        """The usual answer to such a request: a slice of a file that is sent from there, or few
+        records, or none, in one piece. Its READ_SLICE is at data[at]. False where it is not that:
+        then `fetch` builds it, to the same bytes."""
         (
             error, _, length, high_watermark, stable, log_start,
             file_id, position, diverging_epoch, _, _,
         ) = READ_SLICE.unpack_from(data, at)  # fmt: skip
-        if error or file_id or diverging_epoch >= 0 or request.connection.throttle is not None:
+        if error or diverging_epoch >= 0 or request.connection.throttle is not None:
             return False
-        version = request.api_version
+        numbers = high_watermark, stable, log_start
+        if file_id:
+            file = files.find(file_id)
+            if length <= INLINE_BYTES or file is None:
+                return False
+            self.is_large = True
+            request.response = self.answer_of_slice(request, numbers, file, position, length)
+            return True
+        self.is_large = False
         start = at + READ_SLICE.size + position
-        numbers = (self.index, 0, high_watermark, stable, log_start)
+        head = self._answer_head(request, numbers, length)
+        request.response = [b"".join((head, data[start : start + length], self.answer_end))]
+        return True
+
+    def answer_of_slice(
+        self,
+        request: FetchRequest,
+        numbers: tuple[int, int, int],
+        file: OpenFile,
+        position: int,
+        length: int,
+    ) -> list[bytes | FileSlice]:
+        """An answer with a large slice. numbers: high watermark, last stable offset, log start."""
+        if length > LENT_BYTES_MAX:
+            connection = request.connection
+            connection.asked_other_at = connection.last_active
+        head = self._answer_head(request, numbers, length)
+        answer: list[bytes | FileSlice] = [head, FileSlice(file, position, length)]
+        if self.answer_end:
+            answer.append(self.answer_end)
+        return answer
+
+    def _answer_head(
+        self, request: FetchRequest, numbers: tuple[int, int, int], length: int
+    ) -> bytes:
+        """All that stands before so many bytes of records."""
+        version = request.api_version
+        high_watermark, stable, log_start = numbers
+        if version >= 5:
+            row = PARTITION_V5.pack(self.index, 0, high_watermark, stable, log_start)
+        else:
+            row = PARTITION_V4.pack(self.index, 0, high_watermark, stable)
         parts = (
             self.answer_head,
-            PARTITION_V5.pack(*numbers) if version >= 5 else PARTITION_V4.pack(*numbers[:4]),
+            row,
             self.answer_middle,
             uvarint(length + 1) if version >= FLEXIBLE_FROM else INT.pack(length),
-            data[start : start + length],
-            self.answer_end,
         )
-        size = CORRELATION_ID_BYTES + sum(map(len, parts))
-        request.response = [b"".join((_ANSWER_START.pack(size, request.correlation_id), *parts))]
-        return True
+        size = CORRELATION_ID_BYTES + sum(map(len, parts)) + length + len(self.answer_end)
+        return b"".join((_ANSWER_START.pack(size, request.correlation_id), *parts))
 
 
 def meaning_of(
@@ -186,6 +242,8 @@ def meaning_of(
     known.topic_id = topic_id
     known.index = index
     known.head = limits.pack_head(0, 1)[TOKEN.size :]
+    known.head_ahead = limits.pack_head(0, 1, READ_FLAG_AHEAD)[TOKEN.size :]
+    known.is_large = False
     key = partition_key(image.topic_id, index)
     entry = READ_PARTITION.pack(key, max_bytes, epoch, last_fetched_epoch, offset, -1, -1)
     known.before, known.after = entry[:32], entry[40:]

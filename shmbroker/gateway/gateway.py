@@ -66,7 +66,12 @@ from shmbroker.security.tokens import key_of
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.settings.layers import broker_layers
 from shmbroker.shm.address_counts import AddressCounts
-from shmbroker.shm.counters import METADATA_APPLIED, METADATA_END_OFFSET_WORD, STATE, STATE_UNABLE
+from shmbroker.shm.counters import (
+    METADATA_APPLIED,
+    METADATA_END_OFFSET_WORD,
+    STATE,
+    STATE_UNABLE,
+)
 from shmbroker.shm.doorbell import Doorbell
 from shmbroker.shm.latencies import SAMPLED, Latencies, table_bytes
 from shmbroker.shm.quota_counts import QuotaCounts
@@ -129,6 +134,8 @@ class Brokers(NamedTuple):
     """Descriptors that they have passed, by their slot."""
     standing: Mapping[int, memoryview]
     """The words of their standing answers, by their slot."""
+    ahead_ends: Mapping[int, memoryview]
+    """One word each, AHEAD_ENDS of their slot, by that. Who is not here is not asked ahead."""
 
 
 class Gateway:
@@ -171,6 +178,7 @@ class Gateway:
         self.token_key = key_of(config, os.environ)
         self.io_peers = brokers.peers
         self.files = brokers.files
+        self.ahead_ends = brokers.ahead_ends
         self.image = link.follower.image
         self.advertised = table.advertised()
         self.log_levels = log_levels
@@ -312,6 +320,8 @@ class Gateway:
         # Before the frames: a client may use what another was told a moment ago.
         if self.words[METADATA_END_OFFSET_WORD] != self.image.offset:
             self.follow_metadata()
+        if self.fetch.ahead.asked:
+            self.results.take()  # of a client that reads on, the next answer may be here
         loop.handle(events)
         if not loop.acceptor.is_watching and not self.must_stop and self.clients.may_accept():
             loop.acceptor.watch(True)

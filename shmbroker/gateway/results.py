@@ -25,6 +25,7 @@ from shmbroker.ipc.operation_layout import (
     EXECUTED_FLAG_STANDING,
     EXECUTED_PART,
     NEED_FILE,
+    READ_AHEAD,
     READ_DONE,
     TOKEN,
     unpack_detail,
@@ -146,6 +147,8 @@ class Results:
                 if request.connection.throttle is not None:
                     self.gateway.quotas.on_answer(request, body)
             self.gateway.touched.add(request.connection)
+        elif operation == READ_AHEAD:
+            self.gateway.fetch.ahead.on_read_ahead(peer, data, index, length)
         elif operation == DROP_FILE:
             self._drop_file(peer, TOKEN.unpack_from(data, index)[0])
 

@@ -123,6 +123,23 @@ READ_ABORTED
      4     8  producer_id
     12     8  first_offset
 
+READ_AHEAD (back, perhaps, behind the READ_DONE of a READ_FLAG_AHEAD): what reads of the offsets
+that follow would be answered with, READ_AHEAD_ROW each, until `ahead_ends` of this worker changes
+
+     0     8  token              of that READ
+     8     8  ahead_ends         as in the worker's slot of `shm.counters`
+    16     8  file_id            of all rows
+    24     8  high_watermark
+    32     8  last_stable_offset
+    40     8  log_start_offset
+
+READ_AHEAD_ROW
+
+     0     8  fetch_offset
+     8     8  position           in that file
+    16     4  length
+    20     4  zero
+
 EXECUTE (to an I/O worker or a controller): a request that is not hot, as the client sent it
 
      0     8  token
@@ -180,6 +197,7 @@ EXECUTED = 19
 EXECUTED_PART = 20
 DROP_FILE = 21
 APPENDED_MANY = 22
+READ_AHEAD = 23
 
 TOKEN = Struct("<Q")
 APPEND_HEAD = Struct("<QhhI20sI")
@@ -201,6 +219,8 @@ READ_PARTITION = Struct("<20siiiqqq")
 READ_DONE_HEAD = Struct("<Qii")
 READ_SLICE = Struct("<hhiqqqQqiiq")
 READ_ABORTED = Struct("<iqq")
+READ_AHEAD_HEAD = Struct("<QQQqqq")
+READ_AHEAD_ROW = Struct("<qqii")
 EXECUTE_HEAD = Struct("<QhhhHI")
 IDENTITY = Struct("<BBHI")
 EXECUTED_HEAD = Struct("<QiI")
@@ -224,6 +244,8 @@ READ_FLAG_NEW = 2
 """The session begins: nothing of an earlier one counts."""
 READ_FLAG_SESSION = 4
 """Of a client's session, of which the I/O worker keeps what it asks for."""
+READ_FLAG_AHEAD = 8
+"""Of one partition, by a client that reads on: it is told what follows, too."""
 UNKNOWN_SESSION = -1
 """The count of a READ_DONE: the session is not kept here, and is to be named whole."""
 
@@ -309,6 +331,8 @@ assert READ_HEAD.size == 32
 assert READ_PARTITION.size == 56
 assert READ_SLICE.size == 64
 assert READ_ABORTED.size == 20
+assert READ_AHEAD_HEAD.size == 48
+assert READ_AHEAD_ROW.size == 24
 assert EXECUTE_HEAD.size == 20
 assert IDENTITY.size == 8
 assert EXECUTED_HEAD.size == 16

@@ -108,11 +108,11 @@ def aborted_in(
     at `end_position` of the segment; nothing of it lies at or beyond `end_offset`."""
     if not log.aborted:
         return []
-    end_offset = min(end_offset, _offset_at(log, segment, end_position))
+    end_offset = min(end_offset, offset_at(log, segment, end_position))
     return log.aborted.find(offset, end_offset)
 
 
-def _offset_at(log: PartitionLog, segment: Segment, position: int) -> int:
+def offset_at(log: PartitionLog, segment: Segment, position: int) -> int:
     """One past the last offset of the batches of a segment that end at `position`."""
     if position == segment.size:
         return log.log_end_offset if segment is log.active else segment.end_offset

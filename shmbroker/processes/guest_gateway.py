@@ -37,6 +37,7 @@ from shmbroker.processes.shared_resources import (
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm import address_counts, quota_counts
 from shmbroker.shm.counters import (
+    AHEAD_ENDS,
     GUEST_ROOM,
     INCARNATION,
     METADATA_END_OFFSET_WORD,
@@ -182,6 +183,7 @@ def own_brokers(shared: SharedResources, slot: Slot, broker: Broker, peer: Peer)
         others | {slot.number: peer},
         {BROKER: FileTable(shared.passing[slot.index, slot.index][1], FILES_KEPT)},
         {BROKER: words_of(shared.standing_of(slot.index))},
+        {BROKER: shared.counters.word(slot.index, AHEAD_ENDS)},
     )
 
 

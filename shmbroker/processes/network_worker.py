@@ -20,7 +20,7 @@ from shmbroker.processes.shared_resources import (
 )
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.address_counts import AddressCounts
-from shmbroker.shm.counters import CONTROL_GENERATION_WORD, GUEST_ROOM
+from shmbroker.shm.counters import AHEAD_ENDS, CONTROL_GENERATION_WORD, GUEST_ROOM
 from shmbroker.shm.latencies import Latencies
 from shmbroker.shm.quota_counts import QuotaCounts, Windows
 from shmbroker.shm.words import words_of
@@ -55,6 +55,7 @@ class NetworkWorker(Child):
                 other.index: words_of(shared.standing_of(other.index))
                 for other in shared.of_role(IO_WORKER)
             },
+            {peer.slot: shared.counters.word(peer.slot, AHEAD_ENDS) for peer in io_peers},
         )
         others = [other.index for other in shared.of_role(NETWORK_WORKER) if other is not slot]
         tables = shared.address_counts

@@ -29,6 +29,8 @@ One slot. What others look for often lies apart from what its owner stores often
 +0x138      8  disk                 owner              of an I/O worker: a DISK_ below
 +0x140      8  guest_room           owner              of an I/O worker: thousandths of its time
                                                        that it has for guests (`gateway.guests`)
++0x148      8  ahead_ends           owner              of an I/O worker: +1 each time that slices
+                                                       told ahead hold no longer (READ_AHEAD)
 +0x180  0x680  counters             owner              COUNTERS, then GAUGES, in their order, 8 each
 
 How a dead process's rings are used again: the supervisor reaps it, stores the slot's next
@@ -180,6 +182,7 @@ CLEANER_RATE = 0x128 // WORD_BYTES
 WORK = 0x130 // WORD_BYTES
 DISK = 0x138 // WORD_BYTES
 GUEST_ROOM = 0x140 // WORD_BYTES
+AHEAD_ENDS = 0x148 // WORD_BYTES
 COUNTERS_START = 0x180 // WORD_BYTES
 
 _SLOT_WORDS = SLOT_BYTES // WORD_BYTES
@@ -224,9 +227,14 @@ class Counters:
         return self
 
     def at(self, slot: int, field: int) -> int:
-        """The index in `words` of a slot's field: PID to DISK above."""
+        """The index in `words` of a slot's field: PID to AHEAD_ENDS above."""
         assert 0 <= slot < self.slots, "no such slot"
         return SLOTS_START_WORD + slot * _SLOT_WORDS + field
+
+    def word(self, slot: int, field: int) -> memoryview:
+        """That word alone."""
+        index = self.at(slot, field)
+        return self.words[index : index + 1]
 
     def counter(self, slot: int, name: str) -> int:
         """The index in `words` of a slot's counter, by its name in COUNTERS or GAUGES."""

@@ -1,15 +1,18 @@
 """The whole family by seed. More of them: `scripts/simulate`."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shmbroker.gateway.event_loop import EventLoop
+from shmbroker.gateway.fetch_ahead import FetchAhead
 from shmbroker.gateway.lending import Lender
 from shmbroker.kernels import native
 from shmbroker.processes.straight import StraightWay
 from tests.simulation.family.old_bugs import OLD_BUGS, OldBug, put_back
 from tests.simulation.family.simulate import (
+    AHEAD,
     ANY,
     GUESTS,
     SESSIONS,
@@ -17,6 +20,7 @@ from tests.simulation.family.simulate import (
     Plan,
     Simulation,
     simulate,
+    simulate_ahead,
     simulate_guests,
     simulate_sessions,
     simulate_transactions,
@@ -28,6 +32,7 @@ SEEDS = 170
 TRANSACTION_SEEDS = 30
 """A history with transactions takes two to three times as long."""
 GUEST_SEEDS = SESSION_SEEDS = 20
+AHEAD_SEEDS = 10
 PER_TEST = 10
 FURTHER_SEEDS = 60
 """Looked at where the named ones find nothing, as a change elsewhere leads them another way."""
@@ -36,6 +41,7 @@ PLANS = {
     "transactions": TRANSACTIONS,
     "guests": GUESTS,
     "sessions": SESSIONS,
+    "ahead": AHEAD,
 }
 KEPT = [
     (int(line.split()[1]), PLANS[line.split()[0]])
@@ -94,6 +100,23 @@ def test_seeds_with_fetch_sessions() -> None:
     """Most rows have nothing to tell most of the time, and all are read to their ends."""
     rows = sum(simulate_sessions(seed).sessions.rows for seed in range(SESSION_SEEDS))
     assert rows > 1000 * SESSION_SEEDS, rows
+
+
+def test_seeds_whose_readers_are_told_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they are answered with is what the log has, whoever dies meanwhile."""
+    answered = 0
+    do = FetchAhead.has_answered
+
+    def count(*args: Any) -> bool:
+        nonlocal answered
+        is_answered = do(*args)
+        answered += is_answered
+        return is_answered
+
+    monkeypatch.setattr(FetchAhead, "has_answered", count)
+    for seed in range(AHEAD_SEEDS):
+        simulate_ahead(seed)
+    assert answered > 20 * AHEAD_SEEDS, answered
 
 
 def test_transactions_end_in_every_way() -> None:

@@ -38,6 +38,7 @@ class FetchWorker:
         self.config = {"max.incremental.fetch.session.cache.slots": 10}
         self.token = 0
         self.files: dict[int, Any] = {FetchPeer.slot: None}
+        self.ahead_ends = {FetchPeer.slot: [0]}
         self.guard = None
         self.fetch_bytes_max = 1 << 20
         self.pending: dict[int, Any] = {}
@@ -50,8 +51,10 @@ class FetchWorker:
             listener=SimpleNamespace(broker_id=1),
             scope=1,
             last_active=0.0,
+            is_closed=False,
             throttle=None,
             session=None,
+            ahead=None,
         )
 
     def make_image(self, topic_id: bytes = TOPIC_ID) -> None:

@@ -17,6 +17,7 @@ from shmbroker.settings.listeners import ListenerConfig
 from shmbroker.shm import latencies, quota_counts
 from shmbroker.shm.address_counts import AddressCounts, table_bytes
 from shmbroker.shm.counters import (
+    AHEAD_ENDS,
     CONTROL_GENERATION_WORD,
     INCARNATION,
     STATE,
@@ -48,6 +49,7 @@ class GatewayFamily:
         self.counters = Counters(memoryview(bytearray(layout_size(3))), 3)
         words = self.words = self.counters.words
         at = self.counters.at
+        self.ahead_ends = self.counters.word(BROKER, AHEAD_ENDS)
         words[at(GATEWAY, INCARNATION)] = words[at(BROKER, INCARNATION)] = 1
         words[at(BROKER, STATE)] = STATE_RUNNING
         words[self.counters.acknowledgement(GATEWAY, BROKER)] = 1
@@ -79,7 +81,7 @@ class GatewayFamily:
             self.link,
             self.poller,
             [made],
-            Brokers({BROKER_ID: peer}, self.files, {}),
+            Brokers({BROKER_ID: peer}, self.files, {}, {peer.slot: self.ahead_ends}),
             Siblings(
                 0,
                 {},

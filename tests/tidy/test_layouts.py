@@ -109,6 +109,8 @@ OPERATIONS = {
     "READ_DONE": "READ_DONE_HEAD",
     "READ_SLICE": "READ_SLICE",
     "READ_ABORTED": "READ_ABORTED",
+    "READ_AHEAD_ROW": "READ_AHEAD_ROW",
+    "READ_AHEAD": "READ_AHEAD_HEAD",
     "READ": "READ_HEAD",
     "EXECUTED": "EXECUTED_HEAD",
     "EXECUTE": "EXECUTE_HEAD",
@@ -167,6 +169,7 @@ SLOT = {
     "work": "WORK",
     "disk": "DISK",
     "guest_room": "GUEST_ROOM",
+    "ahead_ends": "AHEAD_ENDS",
     "counters": "COUNTERS_START",
 }
 

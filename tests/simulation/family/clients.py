@@ -79,12 +79,19 @@ def check_retried(error: int, what: str, allowed: frozenset[int] = RETRIED) -> N
     assert error in allowed, f"{what} is answered with {error_codes.name_of(error)}"
 
 
+FETCH_BYTES = 1 << 16
+"""Of one partition."""
+
+
 class FamilyClient(Client):
     """One that knows who leads what, as Metadata last said."""
 
     def __init__(self, network: Network, name: str, seen: Seen) -> None:
         self.seen = seen
         self.leaders: dict[Place, int] = {}
+        self.fetch_bytes = FETCH_BYTES
+        self.fetch_wait_ms: int | None = None
+        """None: one or the other."""
         super().__init__(network, name)
 
     def any_port(self) -> int:
@@ -146,7 +153,10 @@ class FamilyClient(Client):
         while retries < 3:
             port = yield from self.leader(place)
             try:
-                body = fetch_body(place, offset, self.random.choice((0, 50, 500)))
+                wait_ms = self.fetch_wait_ms
+                if wait_ms is None:
+                    wait_ms = self.random.choice((0, 50, 500))
+                body = fetch_body(place, offset, wait_ms, self.fetch_bytes)
                 answer = yield from self.ask(port, "Fetch", 11, body)
             except Disconnected:
                 retries += 1
@@ -292,8 +302,8 @@ def produce_body(place: Place, batch: bytes, acks: int) -> Body:
     }
 
 
-def fetch_body(place: Place, offset: int, wait_ms: int) -> Body:
-    partition = {"partition": place[1], "fetch_offset": offset, "partition_max_bytes": 1 << 16}
+def fetch_body(place: Place, offset: int, wait_ms: int, bytes_max: int = FETCH_BYTES) -> Body:
+    partition = {"partition": place[1], "fetch_offset": offset, "partition_max_bytes": bytes_max}
     return {
         "replica_id": -1,
         "max_wait_ms": wait_ms,
@@ -338,6 +348,15 @@ class Reader(FamilyClient):
             else:
                 yield from self.read(place, self.random.choice((0, self.seen.read_to(place))))
             yield self.pause(0.0, 0.2)
+
+
+class AheadReader(Reader):
+    """Reads few batches with each request, and asks in the same way each time."""
+
+    def script(self) -> Script:
+        self.fetch_wait_ms = 50
+        self.fetch_bytes = self.random.randrange(100, 500)
+        yield from super().script()
 
 
 class Admin(FamilyClient):

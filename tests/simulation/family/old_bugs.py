@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from tests.simulation.family.simulate import SESSIONS, TRANSACTIONS, Plan
+from tests.simulation.family.simulate import AHEAD, SESSIONS, TRANSACTIONS, Plan
 
 
 class Change(NamedTuple):
@@ -371,6 +371,20 @@ OLD_BUGS = (
         ),
         SESSIONS,
         (17, 23, 27),
+        is_rare=True,
+    ),
+    OldBug(
+        "ahead-of-the-watermark",
+        "who reads on is told of records that are not committed",
+        (
+            Change(
+                "shmbroker.broker.read_ahead:ReadAhead.run",
+                "end = partition.high_watermark",
+                "end = log.log_end_offset",
+            ),
+        ),
+        AHEAD,
+        (2,),
         is_rare=True,
     ),
 )

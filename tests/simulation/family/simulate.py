@@ -22,7 +22,8 @@ What may happen, at random:
 
 With `Plan.has_transactions` there are transactional clients and read_committed readers as well;
 with `Plan.has_guests` network workers lend connections to I/O workers; with `Plan.has_sessions`
-clients read in fetch sessions.
+clients read in fetch sessions; with `Plan.reads_ahead` some read on in one way, and are told what
+follows.
 
 Then nothing fails any more, and within a minute everybody has caught up, or it is an error too.
 
@@ -49,7 +50,14 @@ from shmbroker.log.meta_properties import FILE_NAME as META_PROPERTIES
 from shmbroker.log.transaction_index import AbortedTransaction
 from shmbroker.metadata.topic_names import TRANSACTION_TOPIC
 from shmbroker.processes.shared_resources import IO_WORKER
-from tests.simulation.family.clients import Admin, Careless, Producer, Reader, check_retried
+from tests.simulation.family.clients import (
+    Admin,
+    AheadReader,
+    Careless,
+    Producer,
+    Reader,
+    check_retried,
+)
 from tests.simulation.family.family import Family, Member, Size
 from tests.simulation.family.history import Place, Seen
 from tests.simulation.family.members import MODERN_SESSION_MS, Consumer, Modern
@@ -97,12 +105,22 @@ class Plan(NamedTuple):
     has_sessions: bool = False
     """Clients read in fetch sessions, too, which brokers keep however small they are."""
 
+    reads_ahead: bool = False
+    """Clients read on in one way, too, and gateways answer them from what brokers told before."""
+
 
 ANY = Plan()
+AHEAD = Plan(reads_ahead=True)
 GUESTS = Plan(has_guests=True)
 SESSIONS = Plan(has_sessions=True)
 TRANSACTIONS = Plan(has_transactions=True)
-KINDS = {ANY: "family", TRANSACTIONS: "transactions", GUESTS: "guests", SESSIONS: "sessions"}
+KINDS = {
+    ANY: "family",
+    TRANSACTIONS: "transactions",
+    GUESTS: "guests",
+    SESSIONS: "sessions",
+    AHEAD: "ahead",
+}
 """As `scripts/simulate` names them."""
 
 
@@ -137,6 +155,7 @@ class Simulation:
             self._draw_transactions()
         if plan.has_sessions:
             self.system.kept_min = 1
+        self.system.reads_ahead = plan.reads_ahead
         self.size = self._size()
         self.family = Family(self.system, self.size, self.trace)
         self.seen = Seen(
@@ -280,6 +299,9 @@ class Simulation:
         if self.plan.has_sessions:
             for number in range(2):
                 SessionReader(network, f"session-reader-{number}", seen)
+        if self.plan.reads_ahead:
+            for number in range(2):
+                AheadReader(network, f"ahead-reader-{number}", seen)
         if self.transaction_version:
             admin.internal = [(GROUP_TOPIC, 0)]
             admin.internal += [(TRANSACTION_TOPIC, at) for at in range(STATE_PARTITIONS)]
@@ -635,6 +657,11 @@ def simulate_transactions(seed: int) -> Simulation:
 def simulate_sessions(seed: int) -> Simulation:
     """One history with fetch sessions."""
     return simulate(seed, SESSIONS)
+
+
+def simulate_ahead(seed: int) -> Simulation:
+    """One history whose readers are told what follows."""
+    return simulate(seed, AHEAD)
 
 
 def simulate_guests(seed: int) -> Simulation:

@@ -25,8 +25,8 @@ from typing import Any
 from unittest import mock
 
 from shmbroker import clock, signs
-from shmbroker.broker import append_runs
-from shmbroker.gateway import fetch_session
+from shmbroker.broker import append_runs, read
+from shmbroker.gateway import fetch_known, fetch_session
 from shmbroker.gateway.connection import Connection
 from shmbroker.groups.transactions import transaction
 from shmbroker.ipc import core
@@ -53,6 +53,8 @@ class System:
         self.disk = SimulatedDisk(root, scheduler.call, self.own)
         self.slow_flushes = SLOW_FLUSHES
         self.kept_min = fetch_session.KEPT_MIN
+        self.reads_ahead = False
+        """Every slice is sent from its file, and its reader may be told those behind it."""
         self.producer_epoch_last = transaction.EPOCH_LAST
         """Of a transactional producer; a low one, and producer ids are used up."""
         self.has_kernel = True
@@ -111,6 +113,9 @@ class System:
             mock.patch.object(Partition, "__hash__", _hash_of_partition),
             mock.patch.object(Connection, "__hash__", _hash_of_connection),
         ]
+        if self.reads_ahead:
+            patches.append(mock.patch.object(read, "INLINE_SLICE_BYTES", 0))
+            patches.append(mock.patch.object(fetch_known, "INLINE_BYTES", 0))
         if not self.has_kernel:
             patches.append(mock.patch.multiple(append_runs, append_plain=None, append_rows=None))
         with contextlib.ExitStack() as stack:

@@ -1,0 +1,132 @@
+"""Slices that were told before they are asked for: fetches that are answered here.
+
+   KnownFetch of large slices ── READ (READ_FLAG_AHEAD) ──►  READ_DONE: its slice
+                                                             READ_AHEAD: those behind it
+                                                                 │ on_read_ahead
+                                                                 ▼
+   the same request, of the next offset ────────────────►  ToldSlices of the connection ──► answer
+
+Rules of this file:
+* Only who reads a partition in large slices, known by its bytes (`fetch_known`), asks for them: so
+  a request of the next offset means the same as the one before.
+* A slice is used once, in order. Whoever asks for another offset, or in another way, has no more.
+* Used is what the I/O worker has told less than TOLD_S ago and has not ended since, by AHEAD_ENDS
+  in shared memory: so an answer is one that the broker would have given a moment ago.
+* No descriptor is kept for it: where the file is gone or forgotten, the I/O worker is asked.
+* Who has a quota asks each time.
+"""
+
+from __future__ import annotations
+
+from shmbroker.gateway.fetch_request import API_KEY, FetchRequest
+from shmbroker.ipc.operation_layout import READ_AHEAD_HEAD, READ_AHEAD_ROW
+from shmbroker.known import Known
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.apis.contexts import RequestContext
+    from shmbroker.gateway.connection import Connection
+    from shmbroker.gateway.fetch_known import KnownFetch
+    from shmbroker.ipc.peer import Peer
+
+TOLD_S = 0.05
+"""The high watermark of an answer is no older than that."""
+ASKED_MAX = 1024
+"""Connections that wait for slices."""
+
+
+class ToldSlices:
+    """What the next requests of one connection are answered with."""
+
+    __slots__ = ("ends", "file_id", "high_watermark", "known", "log_start_offset", "rows", "slot",
+                 "stable", "until")  # fmt: skip
+    ends: int
+    file_id: int
+    high_watermark: int
+    known: KnownFetch
+    log_start_offset: int
+    rows: list[tuple[int, int, int, int]]
+    """READ_AHEAD_ROWs, the next one last."""
+    slot: int
+    """Of the I/O worker that has told."""
+    stable: int
+    until: float
+
+
+class FetchAhead:
+    """What the connections of one gateway were told."""
+
+    def __init__(self, worker: RequestContext) -> None:
+        self._worker = worker
+        self.asked: Known[int, tuple[Connection, KnownFetch]] = Known(ASKED_MAX)
+        """Who has asked to be told, by the token of the READ."""
+
+    def ask(self, connection: Connection, known: KnownFetch, token: int) -> None:
+        """The READ with this token asks for it."""
+        self.asked.keep(token, (connection, known))
+
+    def on_read_ahead(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
+        """Keep what a READ_AHEAD entry tells."""
+        token, ends, file_id, high_watermark, stable, log_start_offset = (
+            READ_AHEAD_HEAD.unpack_from(data, index)
+        )
+        asked = self.asked.pop(token, None)
+        if asked is None or asked[0].is_closed:
+            return
+        told = ToldSlices()
+        told.ends = ends
+        told.file_id = file_id
+        told.slot = peer.slot
+        told.high_watermark = high_watermark
+        told.stable = stable
+        told.log_start_offset = log_start_offset
+        rows = data[index + READ_AHEAD_HEAD.size : index + length]
+        told.rows = list(READ_AHEAD_ROW.iter_unpack(rows))
+        told.rows.reverse()
+        rows.release()
+        connection, told.known = asked
+        told.until = connection.last_active + TOLD_S
+        connection.ahead = told
+
+    def has_answered(
+        self,
+        connection: Connection,
+        known: KnownFetch,
+        peer: Peer,
+        offset: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        """Answer a request from what the connection was told; False if that does not fit, and then
+        it counts no more."""
+        told = connection.ahead
+        assert told is not None
+        rows = told.rows
+        while rows and rows[-1][0] < offset:
+            rows.pop()  # it asked for them before they were told
+        if (
+            rows
+            and rows[-1][0] == offset
+            and told.known is known
+            and told.slot == peer.slot
+            and told.until > connection.last_active
+            and told.ends == self._worker.ahead_ends[peer.slot][0]
+            and connection.throttle is None
+            and (file := self._worker.files[peer.slot].find(told.file_id)) is not None
+        ):
+            _, position, length, _ = rows.pop()
+            if not rows:
+                connection.ahead = None
+            request = FetchRequest(connection, API_KEY, version, correlation_id)
+            request.client_id = known.client_id
+            request.response = known.answer_of_slice(
+                request,
+                (told.high_watermark, told.stable, told.log_start_offset),
+                file,
+                position,
+                length,
+            )
+            connection.inflight.append(request)
+            return True
+        connection.ahead = None
+        return False

@@ -1,0 +1,56 @@
+"""A client that reads a partition in large slices: all of it, and nothing that is not there now."""
+
+import pytest
+
+from shmbroker.records.batch import iterate_batches
+from shmbroker.testing.broker import Broker
+from tests.processes.test_delete_records import OUT_OF_RANGE, delete
+from tests.support.acknowledged_load import batch_now
+from tests.support.raw_client import RawClient
+
+TOPIC = "read-on"
+BATCHES = 60
+VALUE = bytes(50_000)
+MAX_BYTES = 160_000
+"""Three batches."""
+
+
+def filled(client: RawClient) -> None:
+    client.create_topic(TOPIC, segment_bytes=str(2 << 20))
+    for _ in range(BATCHES):
+        client.produce(TOPIC, batch_now(VALUE))
+
+
+def read(client: RawClient, offset: int) -> tuple[int, list[int]]:
+    """The error, and the base offsets that are answered."""
+    row = client.fetch(TOPIC, offset, max_bytes=MAX_BYTES)
+    records = bytes(row["records"] or b"")
+    return row["error_code"], [header[0] for _, header in iterate_batches(records)]
+
+
+@pytest.mark.parametrize("flags", [(), ("--set", "shmbroker.lend.connections=false")])
+def test_all_of_it_in_order(flags: tuple[str, ...]) -> None:
+    with Broker(*flags) as broker, RawClient(broker.address) as client:
+        filled(client)
+        for _ in range(3):
+            offsets: list[int] = []
+            while len(offsets) < BATCHES:
+                error, found = read(client, len(offsets))
+                assert error == 0 and found
+                offsets += found
+            assert offsets == list(range(BATCHES))
+
+
+def test_records_that_were_deleted_meanwhile_are_out_of_range() -> None:
+    with (
+        Broker() as broker,
+        RawClient(broker.address) as client,
+        RawClient(broker.address) as admin,
+    ):
+        filled(client)
+        for start in range(5, BATCHES - 10, 10):
+            for offset in (start, start, start, start + 3):
+                assert read(client, offset) == (0, list(range(offset, offset + 3)))
+            assert delete(admin, start + 7, TOPIC)["low_watermark"] == start + 7
+            # Told of a moment ago, if anybody was told at all: the disk may have been slow.
+            assert read(client, start + 6) == (OUT_OF_RANGE, [])
