@@ -7,8 +7,9 @@ from typing import Any
 import click
 import pytest
 
-from shmbroker.cli import consume
-from shmbroker.cli.consume import Notes, outside, partitions_of
+from shmbroker.cli import consume, consume_readers
+from shmbroker.cli.consume_loop import READ_COMMITTED, Bounds, Notes
+from shmbroker.cli.consume_readers import GroupReader, outside, partitions_of
 from shmbroker.cli.outcome import CommandFault
 
 FIRSTS = {("t", 0): 0, ("t", 1): 3, ("t", 2): 7}
@@ -46,7 +47,7 @@ def test_nothing_is_said_of_an_offset_in_the_log_or_at_its_end() -> None:
 def test_many_partitions_are_counted() -> None:
     firsts = {("t", number): 0 for number in range(50)}
     (text,) = outside(9, firsts, firsts, False)
-    assert text.count("t-") == consume.RANGES_MAX
+    assert text.count("t-") == consume_readers.RANGES_MAX
     assert "and 47 more: waiting" in text
 
 
@@ -65,8 +66,8 @@ def group_reader(
 ) -> Any:
     """A member whose client library knows these topics."""
     cluster: Any = SimpleNamespace(security="PLAINTEXT", servers="h:1")
-    bounds = consume._Bounds(is_ending, None, None, consume.READ_COMMITTED)
-    reader = consume._GroupReader(cluster, words, "g", "earliest", bounds, lambda _: b"", notes)
+    bounds = Bounds(is_ending, None, None, READ_COMMITTED)
+    reader = GroupReader(cluster, words, "g", "earliest", bounds, lambda _: b"", notes)
     topics = dict.fromkeys(known, SimpleNamespace())
     reader.consumer = SimpleNamespace(list_topics=lambda timeout: SimpleNamespace(topics=topics))
     return reader
