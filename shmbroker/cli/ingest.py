@@ -1,5 +1,8 @@
 """`shmbroker ingest`: a topic's records into files, each once; `ingest compact` merges small files.
 
+Here are the options, and the order of the work. `ingest_plan` has what the options mean,
+`ingest_summary` what is said meanwhile and at the end.
+
 pyspark and pyarrow are imported when a command runs: they take longer than all of its help.
 """
 
@@ -9,39 +12,23 @@ import contextlib
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
 from shmbroker.cli.client import Cluster, cluster_options, json_option, pairs
-from shmbroker.cli.outcome import EXIT_INTERRUPTED, EXIT_TERMINATED, CommandFault
+from shmbroker.cli.ingest_plan import asked_ingest, check_usage, dead_letter_fields
+from shmbroker.cli.ingest_summary import Bar, tell
+from shmbroker.cli.outcome import EXIT_INTERRUPTED, EXIT_TERMINATED
 from shmbroker.cli.output import print_json
-from shmbroker.cli.words import parse_moment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.spark.ingest.checkpoint import Kept
-    from shmbroker.spark.ingest.plan import IngestPlan
     from shmbroker.spark.ingest.prepare import AskedIngest
     from shmbroker.spark.ingest.run import IngestSession, Totals
     from shmbroker.spark.running import Stopping
 
-_OWN_OPTIONS = {
-    "subscribe": "TOPIC names what is read",
-    "subscribepattern": "TOPIC names what is read",
-    "assign": "TOPIC names what is read",
-    "emit": "an ingest needs it for itself",
-    "kafka.bootstrap.servers": "--bootstrap-server does",
-    "profile": "--profile does",
-    "startingoffsets": "--from does",
-    "startingoffsetsbytimestamp": "--from does",
-    "startingoffsetsbytimestampstrategy": "--from does",
-    "startingtimestamp": "--from does",
-    "partialoffsets": "--from does",
-}
-"""Options of the source, lower case: -o can't set them, as the checkpoint would not know."""
-
-_ISOLATION = "kafka.isolation.level"
 _SIZE = re.compile(r"(\d{1,9})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _INTERVAL = re.compile(r"(\d{1,6})\s*(ms|s|m|min|h)")
@@ -238,14 +225,14 @@ def ingest(cluster: Cluster, as_json: bool, topics: tuple[str, ...], **given: An
     from shmbroker.spark.ingest import prepare, run
     from shmbroker.spark.running import Stopping
 
-    _check_usage(cluster, given)
+    check_usage(cluster, given)
     session = run.IngestSession(
         given["master"], trigger_of(given["trigger"]), pairs(given["conf"], "--conf")
     )
-    asked = [_asked(cluster, topic, topics, given) for topic in dict.fromkeys(topics)]
+    asked = [asked_ingest(cluster, topic, topics, given) for topic in dict.fromkeys(topics)]
     cluster.check_reachable()
     stopping = Stopping()
-    bar = _Bar(",".join(topics))
+    bar = Bar(",".join(topics))
     with contextlib.ExitStack() as stack:
         stack.callback(bar.close)
         ingests = [stack.enter_context(prepare.opened(each)) for each in asked]
@@ -255,70 +242,9 @@ def ingest(cluster: Cluster, as_json: bool, topics: tuple[str, ...], **given: An
         else:
             done = _run(ingests, asked, session, stopping, bar)
         bar.close()
-        _tell(ingests, done, as_json, given["replay"])
+        tell(ingests, done, as_json, given["replay"])
     if stopping.signal is not None:
         raise SystemExit(EXIT_TERMINATED if stopping.signal == 15 else EXIT_INTERRUPTED)
-
-
-def _check_usage(cluster: Cluster, given: dict[str, Any]) -> None:
-    """A usage error for options that don't go together."""
-    if given["infer"] and given["schema"]:
-        raise click.UsageError("--infer finds out what --schema says: give one of them.")
-    if given["dead_letter"] and given["skips_bad"] is not None:
-        raise click.UsageError("--dead-letter, --skip-bad and --fail-on-bad: give one of them.")
-    if given["replay"] and given["skips_bad"] is not None:
-        raise click.UsageError(
-            "--replay reads dead letters, and those that are still bad stay where they are: leave "
-            "--skip-bad and --fail-on-bad out."
-        )
-    if cluster.settings:
-        raise click.UsageError("-X is for librdkafka; here -o sets options of Spark's source.")
-    for name in pairs(given["source_options"], "-o"):
-        why = _OWN_OPTIONS.get(name.lower())
-        if why:
-            raise click.UsageError(f"-o can't set {name}: {why}.")
-
-
-def _asked(
-    cluster: Cluster, topic: str, topics: tuple[str, ...], given: dict[str, Any]
-) -> AskedIngest:
-    """What the command line asks for one of its topics."""
-    from shmbroker.spark.ingest.files import local_path
-    from shmbroker.spark.ingest.prepare import AskedIngest
-
-    plan, fields = _plan(cluster, topic, given)
-    if given["checkpoint"]:
-        directory = local_path(given["checkpoint"])
-        plan = plan._replace(checkpoint=directory if len(topics) == 1 else f"{directory}/{topic}")
-    source = cluster.spark_options() | {
-        "subscribe": topic,
-        "maxBytesPerTrigger": str(given["batch_size"]),
-        _ISOLATION: "read_committed",
-    }
-    more = pairs(given["source_options"], "-o")
-    if _ISOLATION in {name.lower() for name in more}:
-        del source[_ISOLATION]
-    if not {name.lower() for name in more} & {"groupidprefix", "kafka.group.id"}:
-        source["groupIdPrefix"] = f"ingest-{topic}"
-    return AskedIngest(
-        plan,
-        fields,
-        source | more,
-        _start(given["start"]),
-        given["infer"],
-        given["continues"],
-        given["appends"],
-    )
-
-
-def _start(text: str | None) -> str | None:
-    """earliest, latest, or the milliseconds of a moment."""
-    if text in (None, "earliest", "latest"):
-        return text
-    try:
-        return str(parse_moment(text))
-    except ValueError as error:
-        raise click.UsageError(f"--from takes earliest, latest or a time: {error}.") from None
 
 
 def _check_one_table(ingests: list[Kept]) -> None:
@@ -335,7 +261,7 @@ def _run(
     asked: list[AskedIngest],
     session: IngestSession,
     stopping: Stopping,
-    bar: _Bar,
+    bar: Bar,
 ) -> list[Totals]:
     """Run those that have something to do; Spark is not started for nothing."""
     from shmbroker.spark.ingest import files, prepare, run
@@ -357,163 +283,8 @@ def _run(
 def _replayed(ingests: list[Kept], letters: str | None) -> list[Totals]:
     from shmbroker.spark.ingest.replay import replay
 
-    fields = _dead_letter(letters) if letters else {}
+    fields = dead_letter_fields(letters) if letters else {}
     return [replay(kept.plan._replace(**fields)) for kept in ingests]
-
-
-def _tell(ingests: list[Kept], done: list[Totals], as_json: bool, is_replay: bool) -> None:
-    documents = [
-        {"topic": kept.plan.topic, "path": kept.plan.path, **totals._asdict()}
-        for kept, totals in zip(ingests, done, strict=True)
-    ]
-    if as_json:
-        print_json(documents[0] if len(documents) == 1 else documents)
-        return
-    for kept, totals in zip(ingests, done, strict=True):
-        click.echo((replay_summary if is_replay else summary)(kept.plan, totals))
-
-
-def _plan(cluster: Cluster, topic: str, given: dict[str, Any]) -> tuple[IngestPlan, list[str]]:
-    """What was asked for, and which fields of it were named."""
-    from shmbroker.spark.ingest.files import local_path
-    from shmbroker.spark.ingest.plan import IngestPlan
-
-    text, kind = _schema(given)
-    delimiter = given["delimiter"]
-    if delimiter is not None and len(delimiter.encode()) != 1:
-        raise click.UsageError(f"--delimiter takes one character, not {delimiter!r}.")
-    fields = {
-        "path": local_path(given["path"]),
-        "format": given["file_format"],
-        "values": kind,
-        "schema": text or None,
-        "delimiter": delimiter,
-        "record_columns": _names(given["record_columns"]),
-        "partition_by": _names(given["partition_by"]),
-        "compression": given["compression"],
-        "target_bytes": given["target_size"],
-        "bootstrap_servers": cluster.servers,
-        "profile": cluster.profile.name if cluster.profile else "",
-    }
-    if given["dead_letter"] and not given["replay"]:
-        fields |= _dead_letter(given["dead_letter"])
-    elif given["skips_bad"] is not None:
-        fields |= _dead_letter("") | {"skips_bad": given["skips_bad"]}
-    asked = {name: value for name, value in fields.items() if value is not None}
-    default = "json" if text or given["infer"] else "raw"
-    return IngestPlan(ingest_id="", topic=topic, **{"values": default, **asked}), list(asked)
-
-
-def _schema(given: dict[str, Any]) -> tuple[str, str | None]:
-    """The text of --schema, and what values are, if that is said."""
-    text, kind = given["schema"] or "", given["values"]
-    if text.startswith("@") or text.endswith(".avsc"):
-        name = text.removeprefix("@")
-        try:
-            text = Path(name).read_text()
-        except UnicodeDecodeError:
-            raise CommandFault(f"{name}: no text") from None
-        if kind is None and name.endswith(".avsc"):
-            kind = "avro"
-    if kind == "raw" and (text or given["infer"]):
-        raise click.UsageError("--values raw takes no --schema: values stay as they are.")
-    if kind is not None and "avro" in kind and given["infer"]:
-        raise click.UsageError("Avro can't be inferred: give its schema, --schema FILE.avsc.")
-    return text, kind
-
-
-def _dead_letter(place: str) -> dict[str, Any]:
-    """The fields of a plan that say where bad records go."""
-    from shmbroker.spark.ingest.files import local_path
-
-    is_path = "/" in place or place.startswith(("~", "."))
-    return {
-        "dead_letter_topic": "" if is_path else place,
-        "dead_letter_path": local_path(place) if is_path else "",
-        "skips_bad": False,
-    }
-
-
-def _names(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-class _Bar:
-    """Rows, rate and lag on the terminal, if stderr is one."""
-
-    def __init__(self, topic: str) -> None:
-        self._topic = topic
-        self._bar: Any = None
-
-    def show(self, terminal: TextIO, each: list[Totals]) -> None:
-        """Where they are."""
-        if self._bar is None:
-            from tqdm import tqdm
-
-            self._bar = tqdm(
-                desc=self._topic, unit=" rows", unit_scale=True, file=terminal, disable=None
-            )
-        bar = self._bar
-        if bar.disable:
-            return
-        records = sum(totals.records for totals in each)
-        known = [totals.behind for totals in each if totals.behind is not None]
-        if len(known) == len(each):
-            bar.total = records + sum(known)
-            bar.set_postfix(lag=f"{sum(known):,}", refresh=False)
-        bar.update(records - bar.n)
-
-    def close(self) -> None:
-        """Leave it as it is."""
-        if self._bar is not None:
-            self._bar.close()
-
-
-def summary(plan: IngestPlan, totals: Totals) -> str:
-    """One or two lines on what was done."""
-    if not totals.micro_batches and not totals.behind:
-        return (
-            f"{plan.topic}: nothing new (rows are in {plan.path}, progress is in {plan.checkpoint})"
-        )
-    seconds = totals.seconds + totals.start_seconds
-    rate = totals.records / seconds if seconds else 0
-    text = (
-        f"{plan.topic}: {_count(totals.rows, 'row')} into {_count(totals.files, 'file')}"
-        f" ({_bytes(totals.bytes_out)}) in {plan.path},"
-        f" {_count(totals.micro_batches, 'micro-batch', 'micro-batches')},"
-        f" {seconds:.1f} s ({totals.start_seconds:.1f} s of it Spark's start), {rate:,.0f} rows/s"
-    )
-    if totals.read:
-        text += f", read by {totals.read}"
-    if totals.behind:
-        text += f"; {totals.behind:,} records are left"
-    if totals.dead_letters:
-        place = plan.dead_letter_topic or plan.dead_letter_path
-        text += f"\n{_count(totals.dead_letters, 'dead letter')} in {place}"
-    if totals.skipped:
-        text += f"\n{_count(totals.skipped, 'bad record')} left out (--skip-bad)"
-    return text
-
-
-def replay_summary(plan: IngestPlan, totals: Totals) -> str:
-    """A line on what has become of dead letters."""
-    text = (
-        f"{plan.topic}: {_count(totals.rows, 'dead letter')} became rows in {plan.path},"
-        f" {totals.skipped:,} still bad"
-    )
-    return text if totals.records else f"{plan.topic}: no dead letters that were not replayed"
-
-
-def _count(count: int, name: str, names: str = "") -> str:
-    return f"{count:,} {name if count == 1 else names or name + 's'}"
-
-
-def _bytes(count: int) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000  # type: ignore[assignment]
-    return f"{count:.3g} GB"
 
 
 @command.command("compact")

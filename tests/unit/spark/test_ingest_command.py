@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 from fake_family import FakeFamily
 
 from shmbroker.cli.client import Cluster
-from shmbroker.cli.ingest import command, summary
+from shmbroker.cli.ingest import command
+from shmbroker.cli.ingest_summary import summary
 from shmbroker.errors import ConfigFault
 from shmbroker.spark.ingest import prepare, run
 from shmbroker.spark.ingest.plan import IngestPlan
