@@ -6,7 +6,7 @@ import pytest
 
 from shmbroker import clock
 from shmbroker.cli.doctor.facts import ClusterFacts
-from shmbroker.cli.doctor.gather import LATE_MS, look_at_transactions
+from shmbroker.cli.doctor.gather_cluster import LATE_MS, look_at_transactions
 from shmbroker.records.batch import encode_batch
 from shmbroker.testing.broker import Broker
 from tests.processes.test_cli import Shell, lines

@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from kafka import KafkaConsumer, KafkaProducer
 
-from shmbroker.cli.doctor.gather import certificates
+from shmbroker.cli.doctor.gather_cluster import certificates
 from shmbroker.settings.table import STANDARD_AUTHORIZER
 from shmbroker.testing.broker import Broker
 from shmbroker.wire.error_codes import NONE, TOPIC_AUTHORIZATION_FAILED

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
+
+
+def or_none(read: Callable[[], Value]) -> Value | None:
+    """What `read` finds; None where that is not there, not allowed or not what it should be."""
+    try:
+        return read()
+    except (OSError, ValueError, IndexError, KeyError, AttributeError):
+        return None
 
 
 @dataclass

@@ -102,7 +102,7 @@ def settings_of(config: BrokerConfig) -> dict[str, str]:
 
 def system(directory: Path) -> System:
     """What the kernel is told."""
-    from shmbroker.cli.doctor.gather import host
+    from shmbroker.cli.doctor.gather_host import host
 
     found = host(Path("/"))
     disk = disk_of(directory)

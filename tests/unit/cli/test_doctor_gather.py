@@ -6,14 +6,9 @@ from pathlib import Path
 import pytest
 
 from shmbroker.cli.doctor.facts import Node
-from shmbroker.cli.doctor.gather import (
-    _mount_of,
-    data_directory,
-    family,
-    host,
-    read_metadata,
-    software,
-)
+from shmbroker.cli.doctor.gather import software
+from shmbroker.cli.doctor.gather_directory import data_directory, read_metadata
+from shmbroker.cli.doctor.gather_host import family, host, mount_of
 from shmbroker.wire.metadata_records import encode_metadata_record
 from tests.support.raw_client import batch_of
 
@@ -72,9 +67,9 @@ def test_what_is_hidden_is_not_known(tmp_path: Path) -> None:
 
 
 def test_nearest_mount_is_that_of_a_path(root: Path) -> None:
-    assert _mount_of("/srv/x", root) == ("nfs4", ["ro", "relatime", "rw"])
-    assert _mount_of("/srv/a b/c", root) == ("xfs", ["rw", "rw", "nobarrier"])
-    assert _mount_of("/srvx", root)[0] == "ext4"
+    assert mount_of("/srv/x", root) == ("nfs4", ["ro", "relatime", "rw"])
+    assert mount_of("/srv/a b/c", root) == ("xfs", ["rw", "rw", "nobarrier"])
+    assert mount_of("/srvx", root)[0] == "ext4"
 
 
 def test_processes_are_known_by_their_title(root: Path) -> None:
