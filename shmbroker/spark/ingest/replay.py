@@ -24,7 +24,8 @@ from shmbroker.spark.ingest import files
 from shmbroker.spark.ingest.plan import RAW_COLUMNS, IngestPlan, cluster_options
 from shmbroker.spark.ingest.prepare import is_unfinished, settle
 from shmbroker.spark.ingest.run import Totals, added
-from shmbroker.spark.ingest.sink import HeadersOf, TaskWriter, commit_batch
+from shmbroker.spark.ingest.sink import commit_batch
+from shmbroker.spark.ingest.task import HeadersOf, TaskWriter
 from shmbroker.spark.reading import read, reading_of
 
 LETTERS_MAX = 100_000

@@ -8,8 +8,10 @@ from pathlib import Path
 from pyspark.sql.types import StructType
 
 from shmbroker.spark.datasource import ShmbrokerDataSource
-from shmbroker.spark.ingest import prepare, sink
+from shmbroker.spark.ingest import prepare
 from shmbroker.spark.ingest.checkpoint import Kept
+from shmbroker.spark.ingest.sink import commit_batch
+from shmbroker.spark.ingest.task import TaskWriter, records_of
 from shmbroker.spark.ranges import pieces_of
 
 
@@ -41,11 +43,11 @@ def run(kept: Kept, source: Mapping[str, str], dies: str = "") -> None:
             end = _noted(offsets / str(done))
             tasks = []
             for number, task in enumerate(reader.partitions(start, end)):
-                records = sink.records_of(pieces_of(reader.read(task)))
-                tasks.append(sink.TaskWriter(plan, done, number).run(records))
+                records = records_of(pieces_of(reader.read(task)))
+                tasks.append(TaskWriter(plan, done, number).run(records))
             if dies == "tasks":
                 raise Killed
-            sink.commit_batch(plan, done, tasks)
+            commit_batch(plan, done, tasks)
             if dies == "committed":
                 raise Killed
             (commits / str(done)).write_text("v1\n{}")

@@ -16,8 +16,9 @@ from pretended_spark import Killed
 
 from shmbroker.errors import ConfigFault
 from shmbroker.spark.ingest import checkpoint as checkpoints
-from shmbroker.spark.ingest import files, plan, prepare, replay, sink
+from shmbroker.spark.ingest import files, plan, prepare, replay
 from shmbroker.spark.ingest.plan import IngestPlan
+from shmbroker.spark.ingest.task import DEAD_LETTER_SCHEMA, BadRecordFault, _letter
 
 BAD = 5
 
@@ -83,7 +84,7 @@ def test_what_the_message_of_a_bad_record_advises_goes_on_and_doubles_nothing(
     ingest: Ingest, cure: dict, dies: str
 ) -> None:
     fill(ingest.first, range(12))
-    with pytest.raises(sink.BadRecordFault, match=r"--dead-letter .*--skip-bad"):
+    with pytest.raises(BadRecordFault, match=r"--dead-letter .*--skip-bad"):
         ingest.run()
     assert ingest.rows() == [0, 1, 2, 3]
     if "dead_letter_path" in cure:
@@ -108,7 +109,7 @@ def test_dead_letters_of_an_unfinished_micro_batch_are_in_one_place(
     fill(ingest.first, range(12))
     other = ingest.letters.with_name("other")
     one = {"dead_letter_path": str(ingest.letters)}
-    with pytest.raises(sink.BadRecordFault):
+    with pytest.raises(BadRecordFault):
         ingest.run()
     with prepare.opened(ingest.asked(**one)) as kept:
         commit = files.commit
@@ -228,7 +229,7 @@ def test_what_has_written_nothing_binds_nothing_and_leaves_nothing(ingest: Inges
         ingest.run(record_columns=("nonsense",))
     assert not data.exists()
     fill(ingest.first, range(4), bad=0)
-    with pytest.raises(sink.BadRecordFault):
+    with pytest.raises(BadRecordFault):
         ingest.run()
     assert not ingest.table.exists()
     assert [path.name for path in data.iterdir()] == [".table.shmbroker"]
@@ -242,14 +243,14 @@ def test_an_empty_directory_of_the_user_stays(ingest: Ingest) -> None:
     with pytest.raises(ConfigFault):
         ingest.run(topic="nottthere")
     fill(ingest.first, range(4), bad=0)
-    with pytest.raises(sink.BadRecordFault):
+    with pytest.raises(BadRecordFault):
         ingest.run()
     assert list(ingest.table.iterdir()) == []
 
 
 def test_where_it_starts_is_not_changed_by_the_way(ingest: Ingest) -> None:
     fill(ingest.first, range(4), bad=0)
-    with pytest.raises(sink.BadRecordFault):
+    with pytest.raises(BadRecordFault):
         ingest.run()
     with pytest.raises(
         ConfigFault, match=r"starts at earliest: leave --from out .*--continue-with"
@@ -410,8 +411,8 @@ def test_letters_in_a_topic_are_found_as_the_records_that_they_were() -> None:
     row = {"topic": "t", "partition": 3, "offset": 17, "timestamp": at[0].as_py()}
     headers = [{"key": "topic", "value": b"theirs"}]
     content = {"key": b"k", "value": b"v", "headers": headers, "reason": "x"}
-    batch = pyarrow.RecordBatch.from_pylist([row | content], sink.DEAD_LETTER_SCHEMA)
-    letter = sink._letter(batch, "6409ed68").append_column("timestamp", at)
+    batch = pyarrow.RecordBatch.from_pylist([row | content], DEAD_LETTER_SCHEMA)
+    letter = _letter(batch, "6409ed68").append_column("timestamp", at)
     (found,) = replay._of_topic(IngestPlan("6409ed68", "t", "/p"), letter)
     assert found.schema.names == list(plan.RAW_COLUMNS)
     assert found.to_pylist()[0] == {

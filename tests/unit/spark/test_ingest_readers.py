@@ -12,10 +12,12 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 import pyarrow.dataset
-from test_ingest_sink import records, with_headers
+from test_ingest_task import records, with_headers
 
-from shmbroker.spark.ingest import files, sink
+from shmbroker.spark.ingest import files
 from shmbroker.spark.ingest.plan import IngestPlan
+from shmbroker.spark.ingest.sink import commit_batch
+from shmbroker.spark.ingest.task import TaskWriter
 
 COUNT = 30
 
@@ -41,9 +43,9 @@ def filled(tmp_path: Path, table_format: str, partition_by: tuple[str, ...] = ()
     for batch in range(4):
         rows = range(batch * 10, batch * 10 + 10)
         values = [b'{"n": %d, "kind": "k%d"}' % (n, n % 2) for n in rows]
-        task = sink.TaskWriter(plan, batch, 0).run(with_headers([records(list(values))]))
+        task = TaskWriter(plan, batch, 0).run(with_headers([records(list(values))]))
         if batch < 3:
-            sink.commit_batch(plan, batch, [task])
+            commit_batch(plan, batch, [task])
         else:
             assert os.path.exists(task.written[0].temporary)
     return plan
@@ -107,7 +109,7 @@ def test_columns_that_came_later(tmp_path: Path) -> None:
     plan = filled(tmp_path, "parquet")
     later = plan._replace(schema="n int, kind string, more string", since=3)
     rows = records([b'{"n": 30, "kind": "k0", "more": "x"}'])
-    sink.commit_batch(later, 3, [sink.TaskWriter(later, 3, 0).run(with_headers([rows]))])
+    commit_batch(later, 3, [TaskWriter(later, 3, 0).run(with_headers([rows]))])
     wanted = {"n": polars.Int32, "kind": polars.String, "more": polars.String}
     frame = polars.read_parquet(plan.path, schema=wanted, missing_columns="insert")
     assert sorted(zip(frame["n"], frame["more"], strict=True))[-2:] == [(29, None), (30, "x")]

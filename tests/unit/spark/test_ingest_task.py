@@ -16,9 +16,12 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 
+from shmbroker.client.reader.arrow_columns import COLUMNS
 from shmbroker.errors import ConfigFault
-from shmbroker.spark.ingest import files, prepare, sink
-from shmbroker.spark.ingest.plan import IngestPlan
+from shmbroker.spark.ingest import files, prepare, task_files
+from shmbroker.spark.ingest.plan import RAW_COLUMNS, IngestPlan
+from shmbroker.spark.ingest.sink import commit_batch
+from shmbroker.spark.ingest.task import BadRecordFault, HeadersOf, TaskWriter
 
 AT = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 
@@ -43,21 +46,21 @@ HEADERS = [{"key": "trace", "value": b"7"}, {"key": "trace", "value": None}]
 
 def with_headers(
     given: Iterable[pa.RecordBatch],
-) -> Iterator[tuple[pa.RecordBatch, sink.HeadersOf]]:
+) -> Iterator[tuple[pa.RecordBatch, HeadersOf]]:
     """Those of even offsets have some."""
 
     def headers_of(rows: pa.RecordBatch) -> pa.Array:
         offsets = rows.column("offset").to_pylist()
         found = [None if offset % 2 else HEADERS for offset in offsets]
-        return pa.array(found, sink.COLUMNS["headers"])
+        return pa.array(found, COLUMNS["headers"])
 
     for batch in given:
         yield batch, headers_of
 
 
 def written(plan: IngestPlan, batch: int, *given: pa.RecordBatch) -> dict[str, int]:
-    done = sink.TaskWriter(plan, batch, 0).run(with_headers(given))
-    sink.commit_batch(plan, batch, [done])
+    done = TaskWriter(plan, batch, 0).run(with_headers(given))
+    commit_batch(plan, batch, [done])
     return done.counts
 
 
@@ -65,7 +68,7 @@ def test_raw_values_stay_as_they_are(tmp_path: Path) -> None:
     counts = written(IngestPlan("id", "t", str(tmp_path)), 0, records([b"\xff", None, b"x"]))
     table = pq.read_table(tmp_path)
     assert table["value"].to_pylist() == [b"\xff", None, b"x"]
-    assert table.column_names == list(sink.RAW_COLUMNS)
+    assert table.column_names == list(RAW_COLUMNS)
     assert (counts["records"], counts["rows"], counts["dead_letters"]) == (3, 3, 0)
 
 
@@ -95,7 +98,7 @@ def test_partitions_files_and_record_columns(tmp_path: Path) -> None:
 
 
 def test_a_file_ends_at_its_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink, "GROUP_ROWS", 100)
+    monkeypatch.setattr(task_files, "GROUP_ROWS", 100)
     plan = IngestPlan("id", "t", str(tmp_path), target_bytes=1, compression="none")
     written(plan, 0, *(records([b"%d" % n] * 100, n * 100) for n in range(3)))
     assert [pq.read_metadata(path).num_rows for path in tmp_path.glob("*.parquet")] == [100] * 3
@@ -109,8 +112,8 @@ def test_a_bad_record_ends_the_ingest_and_leaves_nothing(tmp_path: Path) -> None
         yield records([b'{"n": 2}', b"oops"], 1)
 
     told = r"t-0 offset 2: no JSON object: oops .*--dead-letter /DIRECTORY .*--skip-bad"
-    with pytest.raises(sink.BadRecordFault, match=told):
-        sink.TaskWriter(plan, 0, 0).run(with_headers(given()))
+    with pytest.raises(BadRecordFault, match=told):
+        TaskWriter(plan, 0, 0).run(with_headers(given()))
     assert list(tmp_path.rglob("*.part")) == []
 
 
