@@ -303,7 +303,7 @@ def _write_in_transaction(
 ) -> InTransaction:
     """The same, by the leases of the keeper."""
     from shmbroker.spark.transactions import sending
-    from shmbroker.spark.transactions.keeper import Series
+    from shmbroker.spark.transactions.series import Series
 
     sink = writing.sink
     task = TaskContext.get()

@@ -34,7 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from shmbroker.spark.transactions.keeper import Series
+    from shmbroker.spark.transactions.series import Series
 
 STREAMS_MAX = 4
 """Partitions that a task sends to at the same time: one is busy while others wait for answers."""
