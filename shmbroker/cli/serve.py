@@ -16,7 +16,8 @@ def command(**parameters: str | tuple[str, ...] | None) -> None:
     shmbroker serve --replicas 3 --log-dir /disk1 --log-dir /disk2 --log-dir /disk3
 
     Exit status: 0 stopped; 1 stopped, but not cleanly; 2 unusable configuration; 3 data directory
-    in use; 4 a process of the family can't boot.
+    in use; 4 a process of the family can't boot; 75 what a killed family left still uses the data
+    directory.
     """
     run(parameters)
 

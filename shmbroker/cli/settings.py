@@ -42,6 +42,14 @@ NOTES = {
 """What is said beside a setting's own sentence."""
 
 
+_GIVEN_BY = {
+    "node.id": "--set or --config",
+    "broker.id": "--set or --config",
+    "log.dirs": "--log-dir",
+}
+"""How it is said what a broker is."""
+
+
 def names() -> set[str]:
     """All settings, of topics, brokers, groups and client metrics subscriptions."""
     names: set[str] = set()
@@ -93,7 +101,7 @@ def _changed(found: dict[str, Setting]) -> list[str]:
         ways.append("Kafka's own tools")
     broker = found.get("broker")
     if broker and broker.is_given:
-        ways.append("not at all: it follows from shmbroker.host, shmbroker.port, shmbroker.data")
+        ways.append(f"serve {_GIVEN_BY[broker.name]}, at start")
     elif broker:
         if broker.is_dynamic:
             ways.append("config set broker ID or default")

@@ -23,6 +23,22 @@ if TYPE_CHECKING:
 _KAFKAS_NAMES = {"node.id": "shmbroker.node.id", "broker.id": "shmbroker.node.id"}
 """What Kafka's server.properties calls a setting that here is one of the family."""
 
+_NAME_DIRECTORIES = "name it with --log-dir (shmbroker.log.dirs)"
+_SAY_CONTROLLERS = (
+    "leave it out: the controllers of the family vote, and --controllers (shmbroker.controllers) "
+    "says how many there are"
+)
+_INSTEAD = {
+    "log.dirs": _NAME_DIRECTORIES,
+    "log.dir": _NAME_DIRECTORIES,
+    "process.roles": "leave it out: a family has brokers and controllers, and --io-workers "
+    "(shmbroker.io.workers) and --controllers (shmbroker.controllers) say how many",
+    "controller.quorum.voters": _SAY_CONTROLLERS,
+    "controller.quorum.bootstrap.servers": _SAY_CONTROLLERS,
+    "controller.listener.names": "leave it out: controllers have Unix sockets, and no listener",
+}
+"""What says here what these settings of Kafka's server.properties say."""
+
 
 class BrokerConfig:
     """The static settings of the family: what file and flags say, over the defaults."""
@@ -176,14 +192,11 @@ class BrokerConfig:
         name = _KAFKAS_NAMES.get(name, name)
         if name.startswith(LISTENER_PREFIX):
             name = name.lower()
+        if name in _INSTEAD:
+            raise ConfigFault(f"{name}{where} can't be set here; {_INSTEAD[name]}.")
         setting = broker_setting(name)
         if setting is None:
             raise ConfigFault(f"{name}{where} is no setting of a broker{_hint(name)}.")
-        if setting.is_given:
-            raise ConfigFault(
-                f"{name}{where} can't be set, it follows from shmbroker.host, shmbroker.port and "
-                "shmbroker.data."
-            )
         try:
             self._values[name] = setting.parse(text)
         except ValueError as refusal:

@@ -100,7 +100,7 @@ class Setting:
         """What the fields above can't say: the parsed value to a complaint or None."""
         self.is_dynamic = is_dynamic
         self.is_given = is_given
-        """Follows from other settings; shown to clients, refused in files and flags."""
+        """What a broker is (`BrokerConfig.identity`): shown to clients, said by other names."""
         self.is_hidden = is_hidden
         """Shown to clients only where it is set, as in Kafka."""
         self.synonyms = synonyms

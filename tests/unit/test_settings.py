@@ -180,6 +180,14 @@ def test_flags_win_over_assignments_and_these_over_the_file(tmp_path: Path) -> N
     assert config["shmbroker.port"] == 3
 
 
+def test_listeners_of_a_server_properties_hold(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("listeners=PLAINTEXT://:9092\nadvertised.listeners=PLAINTEXT://k.org:19092\n")
+    [listener] = BrokerConfig.load(str(path)).listeners
+    assert (listener.host, listener.port) == ("", 9092)
+    assert (listener.told_host, listener.told_port) == ("k.org", 19092)
+
+
 @pytest.mark.parametrize(
     ("assignments", "says"),
     [
@@ -188,7 +196,12 @@ def test_flags_win_over_assignments_and_these_over_the_file(tmp_path: Path) -> N
         (["zzzzzz=1"], "zzzzzz given by --set is no setting of a broker."),
         (["num.partitions"], "--set takes key=value, not 'num.partitions'."),
         (["num.partitions=x"], "Not a number of type INT, given by --set."),
-        (["log.dirs=/x"], "can't be set"),
+        (["log.dirs=/x"], "can't be set here; name it with --log-dir (shmbroker.log.dirs)."),
+        (["log.dir=/x"], "can't be set here; name it with --log-dir (shmbroker.log.dirs)."),
+        (["process.roles=broker"], "--controllers (shmbroker.controllers) say how many."),
+        (["controller.quorum.voters=1@h:9093"], "--controllers (shmbroker.controllers) says"),
+        (["controller.quorum.bootstrap.servers=h:9093"], "--controllers (shmbroker.controllers)"),
+        (["controller.listener.names=CONTROLLER"], "controllers have Unix sockets"),
         (["node.id=-1"], "at least 0"),
         (["shmbroker.replicas=3", "shmbroker.io.workers=2"], "3 replicas need as many brokers"),
         (["default.replication.factor=3"], "there are 1 brokers"),

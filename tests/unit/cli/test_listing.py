@@ -192,6 +192,13 @@ def test_explain_says_what_has_no_effect() -> None:
     assert {row[0] for row in rows if row[-1] == "none" and row[0] != AUTH} == WITHOUT_EFFECT.keys()
 
 
+@pytest.mark.parametrize(
+    ("name", "way"), [("log.dirs", "serve --log-dir, at start"), ("node.id", "serve --set or")]
+)
+def test_explain_says_how_a_broker_is_told_what_it_is(name: str, way: str) -> None:
+    assert way in run("config", "explain", name)
+
+
 @pytest.mark.parametrize("name", ["local.retention.ms", "retention.bytes", "log.retention.hours"])
 def test_explain_says_what_else_it_takes_to_see_retention(name: str) -> None:
     assert "log.retention.check.interval.ms=1000" in " ".join(

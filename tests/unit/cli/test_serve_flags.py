@@ -1,5 +1,6 @@
 """`serve` reads plain flags as click does, and leaves everything else to click."""
 
+import re
 from typing import Any
 
 import pytest
@@ -7,6 +8,8 @@ from click.testing import CliRunner
 
 from shmbroker.cli import serve
 from shmbroker.cli.serve_flags import FLAGS, parse_plain
+from shmbroker.processes import supervisor
+from tests.tidy.sources import ROOT
 
 PLAIN = [
     [],
@@ -51,3 +54,16 @@ def test_every_flag_is_explained() -> None:
     for flag, _, metavar, _, text in FLAGS:
         assert f"{flag} {metavar}" in shown
         assert text.split(".")[0] in " ".join(shown.split())
+
+
+def test_help_and_document_name_each_exit_status() -> None:
+    statuses = {0} | {
+        number for name, number in vars(supervisor).items() if re.match("EXIT_(?!TRY)", name)
+    }
+    told = CliRunner().invoke(serve.command, ["--help"]).output.partition("Exit status: ")[2]
+    assert {int(number) for number in re.findall(r"(?:^|; )(\d+) ", " ".join(told.split()))} == (
+        statuses
+    )
+    table = (ROOT / "docs" / "operations.md").read_text().partition("| exit status of `serve`")[2]
+    rows = re.findall(r"^\| (\d+) \|", table.partition("\n\n")[0], re.MULTILINE)
+    assert set(map(int, rows)) == statuses
