@@ -167,6 +167,54 @@ def test_readme_names_each_command_and_links_each_document() -> None:
     assert documents == set(re.findall(r"^\| \[docs/([\w-]+\.md)\]", text, re.M))
 
 
+def leaves(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
+    """Each command that has none below it, by its words."""
+    if not isinstance(command, click.Group):
+        yield name, command
+        return
+    context = click.Context(command)
+    for word in command.list_commands(context):
+        found = command.get_command(context, word)
+        assert found is not None
+        yield from leaves(found, f"{name} {word}".strip())
+
+
+WITHOUT_A_WORD = {"backup take", "doctor check", "ingest topic"}
+"""What a group does where no command of it is named."""
+NO_COMMANDS = {"serve"}
+"""What the table names beside them."""
+
+
+def test_readme_names_what_each_group_of_commands_has() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    told: dict[str, set[str]] = {}
+    for name, others, rest in re.findall(
+        r"^\| `shmbroker ([a-z]+)`((?:, `shmbroker [a-z]+`)*) \| (.*)", text, re.M
+    ):
+        told |= {other: set() for other in re.findall(r"`shmbroker ([a-z]+)`", others)}
+        words = re.findall(r"`([a-z -]+)`", rest)
+        told[name] = {word.removeprefix(f"{name} ") for word in words} - NO_COMMANDS
+    there: dict[str, set[str]] = {name: set() for name in told}
+    for words, _ in leaves(main, ""):
+        name, _, word = words.partition(" ")
+        if word and words not in WITHOUT_A_WORD:
+            there[name].add(word)
+    assert told == there
+
+
+def test_readme_names_the_commands_that_ask_no_cluster_by_its_address() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    sentence = re.search(r"^All talk to any Kafka cluster \(.*?\) but (.*?)\.", text, re.M)
+    assert sentence is not None
+    named = re.findall(r"`([a-z ]+)`", sentence[1])
+    for words, command in leaves(main, ""):
+        without = any(f"{words} ".startswith(f"{name} ") for name in named)
+        taken = {option for parameter in command.params for option in parameter.opts}
+        looks_here = words.startswith(("doctor ", "backup "))  # at this host first
+        assert without or "--bootstrap-server" in taken, words
+        assert not without or looks_here or "--bootstrap-server" not in taken, words
+
+
 def test_the_page_of_the_command_leads_to_what_each_command_does() -> None:
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     linked = set(re.findall(r"\]\(([\w-]+\.md)", text))

@@ -98,15 +98,20 @@ def test_expression_without_its_library_is_refused_with_a_sentence(bare_broker: 
     wait_until(lambda: said in bare_broker.log, "the line about it")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "produce t",
-        "consume t",
-        "topic list",
-        "group list",
-    ],
-)
+NEED_A_CLIENT = [
+    "produce t", "consume t", "topic list", "group list", "config get broker 1", "user list",
+    "bench produce",
+]  # fmt: skip
+
+
+def test_readme_names_the_commands_of_the_extra_cli() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = re.search(r"'\.\[cli\]' +# and ([a-z, ]+)", readme)
+    assert named is not None
+    assert named[1].split(", ") == [*(words.split()[0] for words in NEED_A_CLIENT), "top"]
+
+
+@pytest.mark.parametrize("words", NEED_A_CLIENT)
 def test_command_says_in_one_sentence_what_it_lacks(bare_broker: Broker, words: str) -> None:
     done = run(*words.split(), "-b", bare_broker.address)
     name = words.split()[0]
@@ -125,9 +130,11 @@ def test_what_needs_no_client_runs(bare_broker: Broker, words: str) -> None:
     assert run(*words.format(data=bare_broker.data).split()).returncode == 0
 
 
-def test_transactions_and_quorum_are_asked_without_a_library(bare_broker: Broker) -> None:
-    for words in ("quorum status", "transaction list"):
+def test_what_this_package_asks_itself_needs_no_library(bare_broker: Broker) -> None:
+    for words in ("quorum status", "transaction list", "quota list"):
         assert run(*words.split(), "-b", bare_broker.address).returncode == 0
+    for words in ("acl list", "token list"):  # refused: there are no authorizer and no tokens
+        assert "which is not installed" not in run(*words.split(), "-b", bare_broker.address).stderr
 
 
 @pytest.fixture
