@@ -12,7 +12,7 @@ Rules of this file:
 * The hot path is `on_append`. It judges the batch by its header and its CRC and touches no record,
   except where the topic asks for it (`shmbroker.validation`) or the answer depends on single
   records: keys on compacted topics, limits of timestamps.
-* Checks run in Kafka's order (protocol.md, Produce): leadership, size, form and CRC, timestamps,
+* Checks run in the order of Apache Kafka's broker: leadership, size, form and CRC, timestamps,
   then the producer's sequence.
 * The batch lies in the ring until `release`; the segment gets its own copy, stamped there.
 * Every APPEND gets exactly one APPENDED, whatever happens; some of them when the disk has it

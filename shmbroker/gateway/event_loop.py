@@ -15,8 +15,9 @@ beside that way is elsewhere:
     stranger_frames     takes frames before authentication             poller    what is waited for
 
 Rules of this file:
-* Order (protocol.md): consecutive Produce requests overlap, and Produce may pass a waiting Fetch
-  ahead of it; every other API waits until the earlier answers are sent.
+* Order, as in Kafka's protocol: answers of one connection come in the order of its requests.
+  Consecutive Produce requests overlap, and a Produce starts while a Fetch ahead of it waits; every
+  other API starts when the earlier answers are complete.
 * A request that waits for a broker which is down is dropped when its client leaves: it may have
   been sent again on another connection, and served there, long before its turn comes here.
 * All connections are read into one scratch buffer, but for large frames. A part of a frame that is

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.sources import ROOT, name_of
+from tests.tidy.sources import ROOT, modules, name_of
 
 DOCUMENTS = sorted(
     path for folder in (ROOT, ROOT / "perf", ROOT / "docs") for path in folder.glob("*.md")
@@ -18,6 +18,18 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 ANCHOR = re.compile(r'<a id="([^"]+)">')
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"`(tests/\S+\.py)(?:::(\w+))?`")
+IN_PYTHON = re.compile(r"(?<![\w*./{}<-])((?:\.\./)*[\w/-]+\.md)\b")
+SOURCES = [
+    ROOT / "setup.py",
+    ROOT / "pyspark_shmbroker.py",
+    *modules("shmbroker", "perf", "examples"),
+    *sorted(path for path in (ROOT / "scripts").iterdir() if path.is_file()),
+]
+AT_THE_ROOT = {
+    ".gitignore", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in",
+    "Makefile", "README.md", "SECURITY.md", "pyproject.toml", "pyspark_shmbroker.py", "setup.py",
+}  # fmt: skip
+"""Files at the project's root; what else is there is a folder."""
 RESULT = re.compile(r"`(perf/results/[\w-]+\.json)`")
 
 
@@ -78,6 +90,22 @@ def test_each_decision_has_its_line_in_the_index():
     there = [path.name for path in sorted(folder.glob("[0-9]*.md"))]
     assert [name for _, name in index] == there
     assert all(name.startswith(number + "-") for number, name in index)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_documents_that_sources_name_exist(path):
+    """By their place in the project, in docs/ or beside the file."""
+    for named in IN_PYTHON.findall(path.read_text(encoding="utf-8")):
+        folders = (ROOT, ROOT / "docs", path.parent)
+        assert any((folder / named).exists() for folder in folders), named
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no checkout")
+def test_no_unknown_file_lies_at_the_root():
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached"], cwd=ROOT, capture_output=True, check=True, text=True
+    )
+    assert {name for name in listed.stdout.splitlines() if "/" not in name} == AT_THE_ROOT
 
 
 def test_table_of_checks_is_what_the_doctor_does():
