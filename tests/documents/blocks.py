@@ -16,7 +16,9 @@ import shlex
 from pathlib import Path
 from typing import NamedTuple
 
-SHELL_WORDS = ("shmbroker", "pip", "./scripts/", "export", "python", "spark-submit", "kill", "seq")
+SHELL_WORDS = (
+    "shmbroker", "pip", "./scripts/", "export", "python", "spark-submit", "kill", "seq", "docker",
+)  # fmt: skip
 _MARK = re.compile(r"^<!-- not run: (.+) -->$")
 _SPAN = re.compile(r"`(shmbroker [^`]+)`")
 
