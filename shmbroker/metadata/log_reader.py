@@ -12,7 +12,7 @@ The committed offset comes from the controller, through shared memory, after the
 the file may hold anything: a batch on its way, allocated zeros. Batches carry several records and
 are committed whole. A transaction (Begin … End or Abort) is given out at its end, or not at all.
 
-Decoding takes some 7 us for each record, and one decision may have 10,000 of them. So they are
+Decoding takes time for each record, and one decision may have thousands of them. So they are
 given out in lots, and a process that serves clients does something else between two of them.
 
 Source: KIP-595, KIP-630, KIP-631, KIP-868 (transactions).

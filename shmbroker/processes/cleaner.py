@@ -1,7 +1,7 @@
 """The cleaner: reads closed segments of compacted logs and writes what is to be left of them.
 
 Rules of this file:
-* Forked when an I/O worker first has something to clean, as numpy costs 25 MiB and most families
+* Forked when an I/O worker first has something to clean, as numpy takes memory and most families
   never need it. From then on it stays.
 * It changes no log: it writes `.cleaned` files beside the segments it was told of, and answers. The
   worker that asked renames them (`broker.compaction`).
