@@ -153,7 +153,7 @@ class Family:
         self.network_peer = peer(0, to_network, to_io)
         # Network worker
         self.io_peer = peer(1, to_io, to_network)
-        self.worker = worker = SimpleNamespace(
+        self.gateway = gateway = SimpleNamespace(
             token=0,
             guard=None,
             pending={},
@@ -178,10 +178,10 @@ class Family:
             touched=set(),
             loop=SimpleNamespace(flush=lambda _connection: None),
         )
-        worker.topic_of = lambda topic, _by_id: worker.image.topics_by_name[topic["name"]]
-        worker.produce = ProduceApi(worker)
-        self.results = Results(worker)
-        service = SimpleNamespace(submit={0: worker.produce.submit}, now=now)
+        gateway.topic_of = lambda topic, _by_id: gateway.image.topics_by_name[topic["name"]]
+        gateway.produce = ProduceApi(gateway)
+        self.results = Results(gateway)
+        service = SimpleNamespace(submit={0: gateway.produce.submit}, now=now)
         self.loop = EventLoop(service, 100 << 20, 64 << 20, select.epoll())
         self.connection.submit = service.submit
         self.loop.connections[self.connection.fd] = self.connection

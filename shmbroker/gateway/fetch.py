@@ -97,10 +97,10 @@ class FetchApi:
     """The network worker's side of Fetch. `place`: of how many workers it is which, from 0."""
 
     def __init__(
-        self, worker: RequestContext, place: int = 0, workers: int = 1, guests: int = 0
+        self, gateway: RequestContext, place: int = 0, workers: int = 1, guests: int = 0
     ) -> None:
         """guests: so many gateways besides have places, too. Each gives out ids of its own."""
-        self.worker = worker
+        self.gateway = gateway
         self.known: Known[tuple[Hashable, bytes], KnownFetch] = Known(KNOWN_MAX)
         """By the scope of the connection and the bytes that stay the same."""
         self._keys: Known[bytes, list[bytes]] = Known(TOPICS_MAX)
@@ -108,11 +108,11 @@ class FetchApi:
         self.sessions = FetchSessions(
             range(place * ids, (place + 1) * ids),
             int.from_bytes(os.urandom(4), "big"),
-            -(-worker.config["max.incremental.fetch.session.cache.slots"] // workers),
+            -(-gateway.config["max.incremental.fetch.session.cache.slots"] // workers),
             on_removed=end_at_broker,
         )
-        self._in_session = SessionFetches(worker, self.sessions)
-        self.ahead = FetchAhead(worker)
+        self._in_session = SessionFetches(gateway, self.sessions)
+        self.ahead = FetchAhead(gateway)
 
     def submit(
         self,
@@ -132,15 +132,15 @@ class FetchApi:
             )
             if is_taken is not None:
                 return is_taken
-        worker = self.worker
+        gateway = self.gateway
         same = b""
         if REPEATED_BYTES_MIN <= end - start <= REPEATED_BYTES_MAX:
             offset_at = end - OFFSET_FROM_END[version]
             same = key_of(buffer, start, offset_at) + buffer[offset_at + 8 : end]
             known = self.known.get((connection.scope, same))
-            image = worker.image
+            image = gateway.image
             if known is not None and (known.image is image or known.holds(image)):
-                peer = worker.io_peer(connection)
+                peer = gateway.io_peer(connection)
                 if peer is not None:
                     return self._submit_known(
                         connection,
@@ -166,7 +166,7 @@ class FetchApi:
                 and body.session_epoch == NO_SESSION
                 and len(body.topics) == 1 == len(body.topics[0][2])
             ):
-                known = meaning_of(worker, request, body, decoded, view[body_at:])
+                known = meaning_of(gateway, request, body, decoded, view[body_at:])
                 if known is not None:
                     self.known.keep((connection.scope, same), known)
         view.release()
@@ -197,23 +197,23 @@ class FetchApi:
             connection, known, peer, offset, version, correlation_id
         ):
             return True
-        worker = self.worker
-        asks = known.is_large and connection.throttle is None and peer.slot in worker.ahead_ends
-        if not known.try_send(worker, connection, peer, offset, version, correlation_id, asks):
+        gateway = self.gateway
+        asks = known.is_large and connection.throttle is None and peer.slot in gateway.ahead_ends
+        if not known.try_send(gateway, connection, peer, offset, version, correlation_id, asks):
             return False
         if asks:
-            self.ahead.ask(connection, known, worker.token)
+            self.ahead.ask(connection, known, gateway.token)
         return True
 
     def _submit_full(self, request: FetchRequest, body: Asked) -> bool:
         """A request that names all its partitions. With `wanted` it gets a session."""
-        worker = self.worker
+        gateway = self.gateway
         version = request.api_version
         request.topics = topics = []
         request.asked = asked = []
         isolation, wanted = request.isolation, request.wanted
         is_client = body.replica_id < 0
-        peer = worker.io_peer(request.connection) if is_client else None
+        peer = gateway.io_peer(request.connection) if is_client else None
         by_id = version >= TOPIC_IDS_FROM
         entries: list[bytes] = []
         for name, topic_id, rows in body.topics:
@@ -221,12 +221,12 @@ class FetchApi:
                 continue
             answers: list[Answer] = []
             topics.append((name, topic_id, answers))
-            image = worker.topic_of({"name": name, "topic_id": topic_id}, by_id)
+            image = gateway.topic_of({"name": name, "topic_id": topic_id}, by_id)
             is_forbidden = image is not None or not by_id or not is_client
             if is_forbidden:
                 known_name = image.name if image is not None else name
                 is_forbidden = not may_read(
-                    worker.guard, request.connection, known_name, not is_client
+                    gateway.guard, request.connection, known_name, not is_client
                 )
             if wanted is not None and len(name) > TOPIC_NAME_CHARACTERS_MAX:
                 wanted = request.wanted = None  # no name that could be; nor is it worth the room
@@ -261,9 +261,9 @@ class FetchApi:
             self._finish(request)
             request.connection.inflight.append(request)
             return True
-        limits = Limits(body, request.client_id, worker.fetch_bytes_max)
-        head = limits.pack_head(worker.token + 1, len(entries))
-        return request.try_send(worker, peer, head + b"".join(entries))
+        limits = Limits(body, request.client_id, gateway.fetch_bytes_max)
+        head = limits.pack_head(gateway.token + 1, len(entries))
+        return request.try_send(gateway, peer, head + b"".join(entries))
 
     def _keys_of(self, image: TopicImage) -> list[bytes]:
         """The keys on the rings of a topic's partitions, and perhaps of more."""
@@ -300,10 +300,10 @@ class FetchApi:
             request.known is not None
             and count == 1
             and not aborted_count
-            and request.known.has_answered(request, data, at, self.worker.files[peer.slot])
+            and request.known.has_answered(request, data, at, self.gateway.files[peer.slot])
         ):
             return missing
-        files = self.worker.files[peer.slot]
+        files = self.gateway.files[peer.slot]
         aborted_at = at + count * READ_SLICE.size
         inline_at = aborted_at + aborted_count * READ_ABORTED.size
         asked = request.asked
@@ -370,7 +370,7 @@ class FetchApi:
         session_id = 0
         if request.wanted is not None:
             session_id = self._in_session.create(request, request.wanted)
-        made = FetchAnswer(self.worker, request.connection, request.api_version)
+        made = FetchAnswer(self.gateway, request.connection, request.api_version)
         request.response = made.parts(
             request.topics, request.isolation, session_id, request.correlation_id
         )

@@ -56,8 +56,8 @@ class ToldSlices:
 class FetchAhead:
     """What the connections of one gateway were told."""
 
-    def __init__(self, worker: RequestContext) -> None:
-        self._worker = worker
+    def __init__(self, gateway: RequestContext) -> None:
+        self._gateway = gateway
         self.asked: Known[int, tuple[Connection, KnownFetch]] = Known(ASKED_MAX)
         """Who has asked to be told, by the token of the READ."""
 
@@ -110,9 +110,9 @@ class FetchAhead:
             and told.known is known
             and told.slot == peer.slot
             and told.until > connection.last_active
-            and told.ends == self._worker.ahead_ends[peer.slot][0]
+            and told.ends == self._gateway.ahead_ends[peer.slot][0]
             and connection.throttle is None
-            and (file := self._worker.files[peer.slot].find(told.file_id)) is not None
+            and (file := self._gateway.files[peer.slot].find(told.file_id)) is not None
         ):
             _, position, length, _ = rows.pop()
             if not rows:

@@ -60,10 +60,10 @@ _NO_TAGS = b"\0"
 class FetchAnswer:
     """One answer that is put together. `connection` is told of leaders by its own listener."""
 
-    __slots__ = ("_connection", "_leaders", "_version", "_worker")
+    __slots__ = ("_connection", "_gateway", "_leaders", "_version")
 
-    def __init__(self, worker: RequestContext, connection: Connection, version: int) -> None:
-        self._worker = worker
+    def __init__(self, gateway: RequestContext, connection: Connection, version: int) -> None:
+        self._gateway = gateway
         self._connection = connection
         self._version = version
         self._leaders: set[int] = set()
@@ -138,7 +138,7 @@ class FetchAnswer:
         if epoch >= 0:
             tagged.append(_tagged(0, INT.pack(epoch) + end.to_bytes(8, "big", signed=True)))
         if self._version >= LEADERS_FROM and error in _LEADER_ERRORS:
-            hint = self._worker.leader_hint(name, topic_id, index)
+            hint = self._gateway.leader_hint(name, topic_id, index)
             if hint is not None:
                 self._leaders.add(hint[0])
                 tagged.append(_tagged(1, INT.pack(hint[0]) + INT.pack(hint[1])))
@@ -146,7 +146,7 @@ class FetchAnswer:
 
     def _node_endpoints(self) -> bytes:
         """The top-level tagged field 0: where the leaders named above are."""
-        nodes = self._worker.node_endpoints(self._connection, self._leaders)
+        nodes = self._gateway.node_endpoints(self._connection, self._leaders)
         body = bytearray(uvarint(len(nodes) + 1))
         for node_id, host, port, rack in nodes:
             encoded = host.encode()

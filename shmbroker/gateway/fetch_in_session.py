@@ -64,8 +64,8 @@ NOTHING_CHANGES = {
 class SessionFetches:
     """The requests of one worker's sessions."""
 
-    def __init__(self, worker: RequestContext, sessions: FetchSessions) -> None:
-        self._worker = worker
+    def __init__(self, gateway: RequestContext, sessions: FetchSessions) -> None:
+        self._gateway = gateway
         self._sessions = sessions
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────
@@ -135,7 +135,7 @@ class SessionFetches:
         session.change(changed, body.forgotten)
         if not session.partitions:
             return None
-        limits = Limits(body, request.client_id, self._worker.fetch_bytes_max)
+        limits = Limits(body, request.client_id, self._gateway.fetch_bytes_max)
         limits.version = version
         session.repeated = None
         end_bytes = NOTHING_CHANGES[version]
@@ -150,8 +150,8 @@ class SessionFetches:
         self, connection: Connection, session: FetchSession, limits: Limits, correlation_id: int
     ) -> bool:
         """Ask for what the session has now."""
-        worker = self._worker
-        image = worker.image
+        gateway = self._gateway
+        image = gateway.image
         connection.session = session
         if session.image is not image:
             session.resolve(list(session.partitions), self._locator(connection, session))
@@ -167,7 +167,7 @@ class SessionFetches:
         request.wanted = None
         request.found = {}
         request.limits = limits
-        peer = worker.io_peer(connection)
+        peer = gateway.io_peer(connection)
         error = error_codes.NONE
         if limits.isolation not in (0, 1):
             error = error_codes.UNKNOWN_SERVER_ERROR
@@ -186,14 +186,14 @@ class SessionFetches:
             count, flags = len(request.asked), READ_FLAG_SESSION | READ_FLAG_NEW if is_kept else 0
         if request.asked and peer is not None and not error:
             number = session.id if is_kept else 0
-            head = limits.pack_head(worker.token + 1, count, flags, number)
-            if not request.try_send(worker, peer, head + payload):
+            head = limits.pack_head(gateway.token + 1, count, flags, number)
+            if not request.try_send(gateway, peer, head + payload):
                 return False
             if is_kept:
                 session.on_asked(host, request.asked)
-            self._sessions.on_request(session, int(worker.now() * 1000))
+            self._sessions.on_request(session, int(gateway.now() * 1000))
         else:
-            self._sessions.on_request(session, int(worker.now() * 1000))
+            self._sessions.on_request(session, int(gateway.now() * 1000))
             request.fail(error)
             self.finish(request, session, has_failed=True)
             connection.inflight.append(request)
@@ -203,7 +203,7 @@ class SessionFetches:
         self, connection: Connection, session: FetchSession
     ) -> Callable[[tuple[Any, int]], bytes | int]:
         """Where a partition of the session is by the image of now, or an error code."""
-        image, guard = self._worker.image, self._worker.guard
+        image, guard = self._gateway.image, self._gateway.guard
         unknown = error_codes.UNKNOWN_TOPIC_OR_PARTITION
         topics: Mapping[Any, TopicImage] = image.topics_by_name
         no_topic = unknown
@@ -225,9 +225,9 @@ class SessionFetches:
 
     def ask_for_all(self, request: FetchRequest, session: FetchSession, peer: Peer) -> None:
         """The broker does not keep the session, or no more: name all its partitions."""
-        worker = self._worker
+        gateway = self._gateway
         request.asked, payload = session.asked()
-        worker.token = token = worker.token + 1
+        gateway.token = token = gateway.token + 1
         flags = READ_FLAG_SESSION | READ_FLAG_NEW
         head = request.limits.pack_head(token, len(request.asked), flags, session.id)
         if request.connection.throttle is not None:
@@ -235,7 +235,7 @@ class SessionFetches:
         peer.send(READ, head + payload)
         session.on_asked((peer, peer.incarnation), request.asked)
         request.tokens = [token]
-        worker.pending[token] = request
+        gateway.pending[token] = request
 
     # ── answers ─────────────────────────────────────────────────────────────────────────────────
 
@@ -260,7 +260,7 @@ class SessionFetches:
             return
         request.topics = _settle(request, session)
         session.is_in_step = session.host is not None and not has_failed
-        made = FetchAnswer(self._worker, connection, request.api_version)
+        made = FetchAnswer(self._gateway, connection, request.api_version)
         request.response = made.parts(
             request.topics, request.isolation, session.id, request.correlation_id
         )
@@ -277,7 +277,7 @@ class SessionFetches:
                 for key, (parameters, answer) in wanted.items()
             ),
             len(wanted),
-            int(self._worker.now() * 1000),
+            int(self._gateway.now() * 1000),
         )
         request.connection.session = session
         return session.id if session is not None else 0

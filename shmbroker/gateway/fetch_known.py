@@ -111,7 +111,7 @@ class KnownFetch(TopicMeaning):
 
     def try_send(
         self,
-        worker: RequestContext,
+        gateway: RequestContext,
         connection: Connection,
         peer: Peer,
         offset: int,
@@ -120,14 +120,14 @@ class KnownFetch(TopicMeaning):
         is_told_ahead: bool,
     ) -> bool:
         """Start one more such request, of this offset; False if the ring has no room."""
-        token = worker.token + 1
+        token = gateway.token + 1
         head = self.head_ahead if is_told_ahead else self.head
         read = _READ.pack(token, head, self.before, offset, self.after)
         if connection.throttle is not None:
             read = bounded(connection.throttle, self.client_id, read)
         if not peer.try_send(READ, read):
             return False
-        worker.token = token
+        gateway.token = token
         request = FetchRequest(connection, API_KEY, version, correlation_id)
         request.client_id = self.client_id
         request.isolation = self.isolation
@@ -138,7 +138,7 @@ class KnownFetch(TopicMeaning):
         request.topics = [(self.name, self.topic_id, request.asked)]
         request.tokens = [token]
         request.peer = peer
-        worker.pending[token] = request
+        gateway.pending[token] = request
         connection.inflight.append(request)
         return True
 
@@ -207,7 +207,7 @@ class KnownFetch(TopicMeaning):
 
 
 def meaning_of(
-    worker: RequestContext,
+    gateway: RequestContext,
     request: FetchRequest,
     body: Asked,
     decoded: dict[str, Any],
@@ -219,11 +219,11 @@ def meaning_of(
     topic = decoded["topics"][0]
     name, topic_id, rows = body.topics[0]
     index, epoch, offset, last_fetched_epoch, max_bytes = rows[0]
-    image = worker.topic_of(topic, version >= TOPIC_IDS_FROM)
+    image = gateway.topic_of(topic, version >= TOPIC_IDS_FROM)
     if (
         image is None
         or not 0 <= index < len(image.partitions)
-        or not may_read(worker.guard, request.connection, image.name)
+        or not may_read(gateway.guard, request.connection, image.name)
         or body.isolation not in (0, 1)
         or body.replica_id >= 0
         or body.session_id
@@ -232,11 +232,11 @@ def meaning_of(
         or codec.encode("FetchRequest", version, decoded) != encoded
     ):
         return None
-    limits = Limits(body, request.client_id, worker.fetch_bytes_max)
+    limits = Limits(body, request.client_id, gateway.fetch_bytes_max)
     known = KnownFetch()
     known.client_id = request.client_id
     known.isolation = limits.isolation
-    known.image = worker.image
+    known.image = gateway.image
     known.topic_image = image
     known.name = name
     known.topic_id = topic_id

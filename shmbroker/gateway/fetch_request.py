@@ -65,18 +65,18 @@ class FetchRequest(Request):
     topics: list[tuple[str, bytes, list[Answer]]]
     wanted: Wanted | None
 
-    def try_send(self, worker: RequestContext, peer: Peer, read: bytes) -> bool:
+    def try_send(self, gateway: RequestContext, peer: Peer, read: bytes) -> bool:
         """Send its READ, which has the next token; False if the ring has no room."""
-        token = worker.token + 1
+        token = gateway.token + 1
         connection = self.connection
         if connection.throttle is not None:
             read = bounded(connection.throttle, self.client_id, read)
         if not peer.try_send(READ, read):
             return False
-        worker.token = token
+        gateway.token = token
         self.tokens = [token]
         self.peer = peer
-        worker.pending[token] = self
+        gateway.pending[token] = self
         connection.inflight.append(self)
         return True
 

@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 
 
 class PlainApis:
-    """`submit`, by api key, is what the event loop calls; `worker` is the NetworkWorker."""
+    """The APIs that are not hot. The event loop calls `submit[api key]` for each request."""
 
-    def __init__(self, worker: RequestContext, standing: StandingRepeats) -> None:
-        self.worker = worker
+    def __init__(self, gateway: RequestContext, standing: StandingRepeats) -> None:
+        self.gateway = gateway
         self.to_ask_again: list[tuple[float, Request]] = []
         """Requests for the active controller, with the time until which they look for it."""
         self.cache: Known[tuple[Listener, bytes, str], bytes] = Known(CACHED_ANSWERS_MAX)
@@ -93,9 +93,9 @@ class PlainApis:
         else:
             key = (connection.listener, key_of(buffer, start, end), connection.host)
         request = Request(connection, module.API_KEY, version, correlation_id)
-        connection.asked_other_at = self.worker.now()
+        connection.asked_other_at = self.gateway.now()
         connection.inflight.append(request)
-        self.worker.follow_metadata()
+        self.gateway.follow_metadata()
         body = self.cache.get(key) if key is not None else None
         if body is None:
             view = memoryview(buffer)[start:end]
@@ -110,7 +110,7 @@ class PlainApis:
                 decoded = codec.decode_request(module.NAME, version, view, body_at)
                 view.release()
                 request.body = (module, decoded)  # for `finish_again`, which may be called at once
-                answer = module.answer(self.worker, request, decoded)
+                answer = module.answer(self.gateway, request, decoded)
                 if answer is None:
                     return True
                 body = codec.encode_response(module.NAME, version, answer)
@@ -122,11 +122,11 @@ class PlainApis:
     def finish_again(self, request: Request) -> None:
         """What a request waited for is there, or can't be had: answer it from the image now."""
         module, decoded = request.body
-        self.worker.follow_metadata()
-        answer = module.answer(self.worker, request, decoded)
+        self.gateway.follow_metadata()
+        answer = module.answer(self.gateway, request, decoded)
         body = codec.encode_response(module.NAME, request.api_version, answer)
         request.answer(body)
-        self.worker.touched.add(request.connection)
+        self.gateway.touched.add(request.connection)
 
     def create_topics(self, request: Request, names: list[str]) -> None:
         """Ask the controller for topics with their defaults; then answer `request` again."""
@@ -141,8 +141,8 @@ class PlainApis:
                 "timeout_ms": 10_000,
             },
         )
-        self.worker.token = token = self.worker.token + 1
-        controller = self.worker.link.peer()
+        self.gateway.token = token = self.gateway.token + 1
+        controller = self.gateway.link.peer()
         if controller is None or not try_execute(
             controller,
             token,
@@ -158,7 +158,7 @@ class PlainApis:
         request.finish = lambda _body: self.finish_again(request)
         request.tokens = [token]
         request.peer = controller
-        self.worker.pending[token] = request
+        self.gateway.pending[token] = request
 
     # ── from another process ────────────────────────────────────────────────────────────────────
 
@@ -184,36 +184,36 @@ class PlainApis:
             raise ProtocolFault(f"unknown api key {api_key}")
         client_id, body_at = skip_request_header(buffer, start, end, version >= flexible_from)
         body = buffer[body_at:end]
-        worker = self.worker
+        gateway = self.gateway
         identity = _packed_identity(connection)
         request = Request(connection, api_key, version, correlation_id)
         if api_key not in ASKED_BY_GUESTS:
-            connection.asked_other_at = worker.now()
+            connection.asked_other_at = gateway.now()
         else:
-            connection.asked_offsets_at = worker.now()
+            connection.asked_offsets_at = gateway.now()
         if api_key in table.CONTROLLER_APIS:
-            peer = worker.link.peer()
+            peer = gateway.link.peer()
             request.body = (client_id, bytes(body), identity)
             if peer is None:  # nobody is the active controller just now: somebody will be
-                self.to_ask_again.append((worker.now() + ASK_AGAIN_S, request))
+                self.to_ask_again.append((gateway.now() + ASK_AGAIN_S, request))
                 connection.inflight.append(request)
                 return True
         elif listener.is_control:
             peer = self._control_target(api_key, name, version, body, client_id)
         else:
-            peer = worker.io_peers.get(listener.broker_id)
-            if listener.broker_id in worker.fenced and peer and peer.incarnation:
+            peer = gateway.io_peers.get(listener.broker_id)
+            if listener.broker_id in gateway.fenced and peer and peer.incarnation:
                 # Clients look for another.
                 raise ProtocolFault(f"broker {peer.number} hangs or stops")
         if peer is None or not peer.incarnation:
             return False
-        token = worker.token + 1
+        token = gateway.token + 1
         if not try_execute(peer, token, api_key, version, client_id, body, identity):
             return False
-        worker.token = token
+        gateway.token = token
         request.tokens = [token]
         request.peer = peer
-        worker.pending[token] = request
+        gateway.pending[token] = request
         connection.inflight.append(request)
         return True
 
@@ -230,21 +230,21 @@ class PlainApis:
     def retry_asking(self, now: float) -> None:
         """Requests that wait for somebody to be the active controller."""
         waiting, self.to_ask_again = self.to_ask_again, []
-        peer = self.worker.link.peer()
+        peer = self.gateway.link.peer()
         for deadline, request in waiting:
             if request.connection.is_closed:
                 continue
             client_id, body, identity = request.body
-            token = self.worker.token + 1
+            token = self.gateway.token + 1
             if peer is not None and try_execute(
                 peer, token, request.api_key, request.api_version, client_id, body, identity
             ):
-                self.worker.token = token
+                self.gateway.token = token
                 request.tokens, request.peer = [token], peer
-                self.worker.pending[token] = request
+                self.gateway.pending[token] = request
             elif now >= deadline:
                 self.fail_at_controller(request)
-                self.worker.flush(request.connection)
+                self.gateway.flush(request.connection)
             else:
                 self.to_ask_again.append((deadline, request))
 
@@ -255,7 +255,7 @@ class PlainApis:
         answer = module.not_controller(version, decoded)
         body = codec.encode_response(module.NAME, version, answer)
         request.answer(body)
-        self.worker.touched.add(request.connection)
+        self.gateway.touched.add(request.connection)
 
     def _forward_or_repeat(
         self,
@@ -270,7 +270,7 @@ class PlainApis:
         """A request that the I/O worker may have granted a standing answer to, or else forwards."""
         if end - start > REQUEST_BYTES_MAX:
             return forward(connection, buffer, start, end, version, correlation_id)
-        key = self._standing.repeat(connection, buffer, start, end, self.worker.now())
+        key = self._standing.repeat(connection, buffer, start, end, self.gateway.now())
         if key is None:
             connection.asked_other_at = connection.last_active
             return True
@@ -289,7 +289,7 @@ class PlainApis:
     ) -> Peer:
         """On the control socket there is no port to tell the broker: the body or the client id
         names it."""
-        io_peers: Mapping[int, Peer] = self.worker.io_peers
+        io_peers: Mapping[int, Peer] = self.gateway.io_peers
         if api_key < INTERNAL_KEYS_FROM:
             named = broker_of(client_id)
             number = min(io_peers) if named is None else named

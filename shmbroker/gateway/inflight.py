@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """One request. `finish` is what the worker calls when a result for its token arrives."""
+    """One request. `finish` is called when a result for its token arrives."""
 
     __slots__ = (
         "api_key",

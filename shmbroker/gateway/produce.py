@@ -83,8 +83,8 @@ class ProduceRequest(Request):
 class ProduceApi:
     """The network worker's side of Produce."""
 
-    def __init__(self, worker: RequestContext) -> None:
-        self.worker = worker
+    def __init__(self, gateway: RequestContext) -> None:
+        self.gateway = gateway
         self.known = KnownProduces()
         self._recall = self.known.recall
 
@@ -109,7 +109,9 @@ class ProduceApi:
             or not buffer.startswith(fast.first, start)
         ):
             fast = self._recall(connection, buffer, start)
-        if fast is not None and (fast.image is self.worker.image or fast.holds(self.worker.image)):
+        if fast is not None and (
+            fast.image is self.gateway.image or fast.holds(self.gateway.image)
+        ):
             at = start + fast.prefix_end
             if fast.is_flexible:
                 length, batch_at = _uvarint(buffer, at, end)
@@ -132,9 +134,9 @@ class ProduceApi:
                 index = -1 if peer.backlog else writer.claim(APPEND, fast.batch_at + length)
                 if index < 0:
                     return False
-                worker = self.worker
-                worker.token = token = worker.token + 1
-                worker.append_bytes = length
+                gateway = self.gateway
+                gateway.token = token = gateway.token + 1
+                gateway.append_bytes = length
                 if length > fast.lent_bytes_max:
                     connection.asked_other_at = connection.last_active
                 data = writer.data
@@ -146,7 +148,7 @@ class ProduceApi:
                 request.fast = fast
                 request.peer = peer
                 request.acks = fast.acks
-                worker.pending[token] = request
+                gateway.pending[token] = request
                 if fast.acks:
                     connection.inflight.append(request)
                 return True
@@ -175,22 +177,22 @@ class ProduceApi:
                 if is_started is not None:
                     return is_started
         body = codec.decode_request("Produce", version, view, body_at)
-        worker = self.worker
-        peer = worker.io_peer(connection)
+        gateway = self.gateway
+        peer = gateway.io_peer(connection)
         request = ProduceRequest(connection, API_KEY, version, correlation_id)
         request.client_id = client_id
         request.fast = request.many = None
         request.peer = peer
         request.acks = acks = body["acks"]
         is_admin = client_id == ADMIN_CLIENT
-        request.topics, appends = judge(worker, request, body, is_admin)
+        request.topics, appends = judge(gateway, request, body, is_admin)
         topics = request.topics
         flags, named = said_of_all(body, version, is_admin)
         if appends and peer is not None:
             needed = sum(len(records) + len(named) + 128 for _, _, records in appends)
             if not has_room(peer, needed):
                 return False
-            worker.append_bytes = needed + len(appends) * BATCH_WEIGHS
+            gateway.append_bytes = needed + len(appends) * BATCH_WEIGHS
             if needed > SMALL_BYTES_MAX:
                 connection.asked_other_at = connection.last_active
         request.pending = len(appends)
@@ -198,10 +200,10 @@ class ProduceApi:
         timeout_ms = max(0, body["timeout_ms"])
         for answer, key, records in appends:
             assert peer is not None, "without it there is no append"
-            worker.token = token = worker.token + 1
+            gateway.token = token = gateway.token + 1
             constant = APPEND_CONSTANT.pack(acks, flags, timeout_ms, key, 0)[:CONSTANT_BYTES]
             send_batch(peer, token, constant, named, records)
-            worker.pending[token] = request
+            gateway.pending[token] = request
             request.answers[token] = answer
         if acks:
             connection.inflight.append(request)
@@ -214,7 +216,7 @@ class ProduceApi:
             and len(topics[0]["partition_responses"]) == 1
         ):
             records_at = end - start - len(appends[0][2]) - (3 if version >= FLEXIBLE_FROM else 0)
-            self.known.learn(request, worker.image, view, records_at, constant, named)
+            self.known.learn(request, gateway.image, view, records_at, constant, named)
         view.release()
         return True
 
@@ -223,10 +225,10 @@ class ProduceApi:
     ) -> bool | None:
         """A plain request of several batches, all of which its client may write; as `submit`. None:
         it is none, and nothing was done."""
-        worker, connection = self.worker, request.connection
+        gateway, connection = self.gateway, request.connection
         version = request.api_version
-        peer = worker.io_peer(connection)
-        guard = worker.guard
+        peer = gateway.io_peer(connection)
+        guard = gateway.guard
         if peer is None or not -1 <= walked.acks <= 1 or request.client_id == ADMIN_CLIENT:
             return None
         if len(walked.topics) == 1 and walked.topics[0].batches == 1:
@@ -234,7 +236,7 @@ class ProduceApi:
         images = []
         needed = 0
         for topic in walked.topics:
-            image = worker.topic_of(
+            image = gateway.topic_of(
                 {"name": topic.name, "topic_id": topic.topic_id},
                 version >= produce_many.TOPIC_IDS_FROM,
             )
@@ -249,17 +251,17 @@ class ProduceApi:
             images.append(image)
         if not has_room(peer, needed):
             return False
-        many = request.many = ManyProduce(walked, worker.token + 1)
+        many = request.many = ManyProduce(walked, gateway.token + 1)
         request.fast = None
         request.peer = peer
         request.acks = walked.acks
         request.pending = count = len(many.results) // RESULT
-        worker.append_bytes = needed + count * BATCH_WEIGHS
+        gateway.append_bytes = needed + count * BATCH_WEIGHS
         if needed > SMALL_BYTES_MAX:
             connection.asked_other_at = connection.last_active
         tokens = range(many.first_token, many.first_token + count)
-        worker.token += count
-        worker.pending.update(dict.fromkeys(tokens, request))
+        gateway.token += count
+        gateway.pending.update(dict.fromkeys(tokens, request))
         if request.acks:
             connection.inflight.append(request)
         topics = [
@@ -337,7 +339,7 @@ class ProduceApi:
         `first`; packed: an APPENDED_ROW each."""
         many = request.many
         assert many is not None, "who else sends an APPEND_MANY"
-        pop = self.worker.pending.pop
+        pop = self.gateway.pending.pop
         for which, _, _ in APPENDED_ROW.iter_unpack(packed):
             pop(first + which, None)
         put_stored(many.results, first - many.first_token, packed)
@@ -367,7 +369,7 @@ class ProduceApi:
         version = request.api_version
         body: dict[str, Any] = {"responses": topics}
         if version >= 10:
-            self.worker.add_leader_hints(
+            self.gateway.add_leader_hints(
                 request.connection, topics, "partition_responses", "index", body
             )
         encoded = codec.encode_response("Produce", version, body)
@@ -375,7 +377,7 @@ class ProduceApi:
         request.response = [_INT.pack(len(header) + len(encoded)) + header + encoded]
 
     def _close_unanswered(self, request: ProduceRequest, error_code: int) -> None:
-        self.worker.close_connection(
+        self.gateway.close_connection(
             request.connection, f"acks=0 produce failed: {error_codes.name_of(error_code)}"
         )
 

@@ -134,9 +134,9 @@ OLD_BUGS = (
                 "shmbroker.gateway.forwarding:PlainApis._answer_here",
                 "            request.body = (module, decoded)  # for `finish_again`, which may "
                 "be called at once\n"
-                "            answer = module.answer(self.worker, request, decoded)\n"
+                "            answer = module.answer(self.gateway, request, decoded)\n"
                 "            if answer is None:\n",
-                "            answer = module.answer(self.worker, request, decoded)\n"
+                "            answer = module.answer(self.gateway, request, decoded)\n"
                 "            if answer is None:\n"
                 "                request.body = (module, decoded)\n",
             ),

@@ -24,7 +24,7 @@ class Connection:
         self.listener = Listener(socket.socket(), 1, False)
 
 
-class Worker:
+class Gateway:
     """A network worker whose controller is gone."""
 
     def __init__(self) -> None:
@@ -60,13 +60,13 @@ class Worker:
 def test_topics_can_not_be_created_while_the_controller_is_down(
     api_key: int, name: str, version: int, body: dict[str, Any]
 ) -> None:
-    worker = Worker()
+    gateway = Gateway()
     connection = Connection()
     frame = request_frame(
         api_key, version, 7, "test", codec.encode(name + "Request", version, body)
     )
     buffer = bytearray(frame)
-    assert worker.plain.submit[api_key](connection, buffer, 4, len(buffer), version, 7)
+    assert gateway.plain.submit[api_key](connection, buffer, 4, len(buffer), version, 7)
     (request,) = connection.inflight
     answer = b"".join(request.response)[4:]
     _, at = parse_response_header(api_key, version, answer)

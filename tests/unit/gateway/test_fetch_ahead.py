@@ -19,7 +19,7 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.ipc.passed_files import FileSlice, OpenFile
 from shmbroker.wire import codec
-from tests.support.fetch_worker import TOPIC_ID, FetchPeer, FetchWorker
+from tests.support.fetch_gateway import TOPIC_ID, FetchGateway, FetchPeer
 
 VERSIONS = range(fetch.VERSION_MIN, fetch.VERSION_MAX + 1)
 FILE_ID = 9
@@ -34,7 +34,7 @@ class Files(dict[int, OpenFile]):
     find = dict.get
 
 
-class Worker(FetchWorker):
+class Gateway(FetchGateway):
     def __init__(self) -> None:
         super().__init__(1)
         self.ahead_ends[FetchPeer.slot][0] = ENDS
@@ -98,62 +98,62 @@ class Worker(FetchWorker):
 
 
 @pytest.fixture
-def worker() -> Iterator[Worker]:
-    made = Worker()
+def gateway() -> Iterator[Gateway]:
+    made = Gateway()
     yield made
     made.files.clear()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_answer_is_that_of_a_read(worker: Worker, version: int) -> None:
-    worker.read_on(version)
+def test_the_answer_is_that_of_a_read(gateway: Gateway, version: int) -> None:
+    gateway.read_on(version)
     told = []
     for place, offset in enumerate(SLICES, 1):
-        assert not worker.ask(offset, version)
-        told.append(worker.answer())
+        assert not gateway.ask(offset, version)
+        told.append(gateway.answer())
         assert CONTENT[place * LENGTH :][:LENGTH] in told[-1]
-    assert worker.connection.ahead is None
+    assert gateway.connection.ahead is None
     for place, (offset, before) in enumerate(zip(SLICES, told, strict=True), 1):
-        assert worker.ask(offset, version)
-        assert worker.answer(place) == before
-        worker.api.known.clear()
-        assert worker.ask(offset, version)  # decoded
-        assert worker.answer(place) == before
+        assert gateway.ask(offset, version)
+        assert gateway.answer(place) == before
+        gateway.api.known.clear()
+        assert gateway.ask(offset, version)  # decoded
+        assert gateway.answer(place) == before
 
 
-def test_slices_before_the_offset_are_left_out(worker: Worker) -> None:
-    worker.read_on()
-    assert not worker.ask(SLICES[2])
-    assert CONTENT[3 * LENGTH :][:LENGTH] in worker.answer()
-    assert not worker.ask(SLICES[3])
-    assert worker.ask(SLICES[3])  # once
+def test_slices_before_the_offset_are_left_out(gateway: Gateway) -> None:
+    gateway.read_on()
+    assert not gateway.ask(SLICES[2])
+    assert CONTENT[3 * LENGTH :][:LENGTH] in gateway.answer()
+    assert not gateway.ask(SLICES[3])
+    assert gateway.ask(SLICES[3])  # once
 
 
-def _is_ended(worker: Worker) -> None:
-    worker.ahead_ends[FetchPeer.slot][0] += 1
+def _is_ended(gateway: Gateway) -> None:
+    gateway.ahead_ends[FetchPeer.slot][0] += 1
 
 
-def _is_late(worker: Worker) -> None:
-    worker.connection.last_active += TOLD_S
+def _is_late(gateway: Gateway) -> None:
+    gateway.connection.last_active += TOLD_S
 
 
-def _has_a_quota(worker: Worker) -> None:
+def _has_a_quota(gateway: Gateway) -> None:
     class Throttle:
         @staticmethod
         def fetch_bytes_most(_client_id: bytes | None) -> int:
             return LENGTH
 
-    worker.connection.throttle = Throttle()
+    gateway.connection.throttle = Throttle()
 
 
-def _file_is_gone(worker: Worker) -> None:
-    worker.files[FetchPeer.slot].clear()
+def _file_is_gone(gateway: Gateway) -> None:
+    gateway.files[FetchPeer.slot].clear()
 
 
-def _asks_another_broker(worker: Worker) -> None:
-    worker.peer.slot = 5
-    worker.ahead_ends[5] = [ENDS]
-    worker.files[5] = worker.files[FetchPeer.slot]
+def _asks_another_broker(gateway: Gateway) -> None:
+    gateway.peer.slot = 5
+    gateway.ahead_ends[5] = [ENDS]
+    gateway.files[5] = gateway.files[FetchPeer.slot]
 
 
 @pytest.mark.parametrize(
@@ -166,68 +166,68 @@ def _asks_another_broker(worker: Worker) -> None:
         _asks_another_broker,
     ],
 )
-def test_who_is_not_answered_from_it(worker: Worker, change: Callable[[Worker], None]) -> None:
-    worker.read_on()
-    assert not worker.ask(SLICES[0])
-    change(worker)
-    assert worker.ask(SLICES[1])
-    assert worker.connection.ahead is None
+def test_who_is_not_answered_from_it(gateway: Gateway, change: Callable[[Gateway], None]) -> None:
+    gateway.read_on()
+    assert not gateway.ask(SLICES[0])
+    change(gateway)
+    assert gateway.ask(SLICES[1])
+    assert gateway.connection.ahead is None
 
 
-def test_it_ends_with_the_topic_as_it_was(worker: Worker) -> None:
-    worker.read_on()
-    worker.make_image()
-    assert worker.ask(SLICES[0])  # decoded
-    assert worker.ask(SLICES[0])
-    assert worker.connection.ahead is None
+def test_it_ends_with_the_topic_as_it_was(gateway: Gateway) -> None:
+    gateway.read_on()
+    gateway.make_image()
+    assert gateway.ask(SLICES[0])  # decoded
+    assert gateway.ask(SLICES[0])
+    assert gateway.connection.ahead is None
 
 
 @pytest.mark.parametrize("offset", [0, 4, 10])
-def test_another_offset_ends_it(worker: Worker, offset: int) -> None:
-    worker.read_on()
-    assert worker.ask(offset)
-    assert worker.connection.ahead is None
+def test_another_offset_ends_it(gateway: Gateway, offset: int) -> None:
+    gateway.read_on()
+    assert gateway.ask(offset)
+    assert gateway.connection.ahead is None
 
 
-def test_another_kind_of_request_is_not_answered_from_it(worker: Worker) -> None:
+def test_another_kind_of_request_is_not_answered_from_it(gateway: Gateway) -> None:
     for _ in range(2):
-        worker.ask(0, isolation_level=1)
-    worker.read_on()
-    assert worker.ask(SLICES[0], isolation_level=1)
+        gateway.ask(0, isolation_level=1)
+    gateway.read_on()
+    assert gateway.ask(SLICES[0], isolation_level=1)
 
 
-def test_what_is_told_to_nobody(worker: Worker) -> None:
-    worker.read_on()
-    worker.connection.ahead = None
-    worker.tell(token=12345)  # nobody has asked
-    assert worker.connection.ahead is None
-    assert worker.ask(0)
-    worker.connection.is_closed = True
-    worker.tell()
-    assert worker.connection.ahead is None
-    assert not worker.api.ahead.asked
+def test_what_is_told_to_nobody(gateway: Gateway) -> None:
+    gateway.read_on()
+    gateway.connection.ahead = None
+    gateway.tell(token=12345)  # nobody has asked
+    assert gateway.connection.ahead is None
+    assert gateway.ask(0)
+    gateway.connection.is_closed = True
+    gateway.tell()
+    assert gateway.connection.ahead is None
+    assert not gateway.api.ahead.asked
 
 
-def test_those_who_ask_are_bounded(worker: Worker) -> None:
-    worker.read_on()
+def test_those_who_ask_are_bounded(gateway: Gateway) -> None:
+    gateway.read_on()
     for _ in range(ASKED_MAX + 10):
-        worker.ask(0)
-    assert len(worker.api.ahead.asked) == ASKED_MAX
+        gateway.ask(0)
+    assert len(gateway.api.ahead.asked) == ASKED_MAX
 
 
-def test_small_answers_ask_for_nothing_more(worker: Worker) -> None:
-    worker.read_on()
-    assert worker.ask(0)
-    request = worker.connection.inflight.pop()
+def test_small_answers_ask_for_nothing_more(gateway: Gateway) -> None:
+    gateway.read_on()
+    assert gateway.ask(0)
+    request = gateway.connection.inflight.pop()
     few = READ_SLICE.pack(0, 0, 3, HIGH, STABLE, START, 0, 0, -1, 4, -1) + b"few"
     entry = memoryview(READ_DONE_HEAD.pack(1, 1, 0) + few)
-    worker.api.on_read_done(request, worker.peer, entry, 0)  # type: ignore[arg-type]
-    assert worker.ask(3) and not worker.flags() & READ_FLAG_AHEAD
+    gateway.api.on_read_done(request, gateway.peer, entry, 0)  # type: ignore[arg-type]
+    assert gateway.ask(3) and not gateway.flags() & READ_FLAG_AHEAD
 
 
-def test_who_can_not_be_ended_is_not_asked(worker: Worker) -> None:
-    worker.ahead_ends.clear()
+def test_who_can_not_be_ended_is_not_asked(gateway: Gateway) -> None:
+    gateway.ahead_ends.clear()
     for _ in range(3):
-        assert worker.ask(0) and not worker.flags() & READ_FLAG_AHEAD
-        worker.answer()
-    assert not worker.api.ahead.asked
+        assert gateway.ask(0) and not gateway.flags() & READ_FLAG_AHEAD
+        gateway.answer()
+    assert not gateway.api.ahead.asked

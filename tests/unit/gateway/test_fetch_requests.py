@@ -15,7 +15,7 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.wire import codec
 from shmbroker.wire.frame import request_frame
-from tests.support.fetch_worker import TOPIC_ID, FetchPeer, FetchWorker
+from tests.support.fetch_gateway import TOPIC_ID, FetchGateway, FetchPeer
 
 VERSIONS = range(fetch.VERSION_MIN, fetch.VERSION_MAX + 1)
 
@@ -27,7 +27,7 @@ class Peer(FetchPeer):
         super().send(operation, payload[TOKEN.size :])
 
 
-class Worker(FetchWorker):
+class Gateway(FetchGateway):
     """Of two partitions."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Worker(FetchWorker):
 
     def is_remembered(self, version: int, *bodies: bytes) -> bool:
         """Whether the second is recognised; both mean the same as if decoded."""
-        fresh = Worker()
+        fresh = Gateway()
         for body in bodies:
             assert self.submit(version, body)
             request = self.connection.inflight.pop()
@@ -72,15 +72,15 @@ def encoded(version: int, offset: int, row: dict[str, Any] | None = None, **more
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_another_offset_is_recognised(version: int) -> None:
-    worker = Worker()
+    gateway = Gateway()
     bodies = [encoded(version, offset) for offset in (0, 1, -1, 2**40, 2**63 - 1)]
-    assert worker.is_remembered(version, *bodies)
-    assert len(worker.api.known) == 1
+    assert gateway.is_remembered(version, *bodies)
+    assert len(gateway.api.known) == 1
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_else_differs_makes_a_difference(version: int) -> None:
-    worker = Worker()
+    gateway = Gateway()
     rows: list[dict[str, Any]] = [{"partition_max_bytes": 1001}, {"partition": 0}]
     if version >= 9:
         rows.append({"current_leader_epoch": 3})
@@ -88,62 +88,62 @@ def test_what_else_differs_makes_a_difference(version: int) -> None:
         rows.append({"last_fetched_epoch": 3})
     for count, row in enumerate(rows, 1):
         for offset in (4, 5):
-            worker.is_remembered(version, encoded(version, offset, row))
-        assert len(worker.api.known) == count
-    worker.is_remembered(version, encoded(version, 4, isolation_level=1))
-    worker.is_remembered(version, encoded(version, 4, max_wait_ms=1))
-    assert len(worker.api.known) == len(rows) + 2
+            gateway.is_remembered(version, encoded(version, offset, row))
+        assert len(gateway.api.known) == count
+    gateway.is_remembered(version, encoded(version, 4, isolation_level=1))
+    gateway.is_remembered(version, encoded(version, 4, max_wait_ms=1))
+    assert len(gateway.api.known) == len(rows) + 2
 
 
 @pytest.mark.parametrize("version", [11, 12, 18])
 def test_other_shapes_are_decoded_each_time(version: int) -> None:
-    worker = Worker()
-    assert not worker.is_remembered(version, encoded(version, 0, rack_id="r"))
+    gateway = Gateway()
+    assert not gateway.is_remembered(version, encoded(version, 0, rack_id="r"))
     name = {"topic_id": TOPIC_ID} if version >= 13 else {"topic": "t"}
     forgotten = [name | {"partitions": [1]}]
-    assert not worker.is_remembered(version, encoded(version, 0, forgotten_topics_data=forgotten))
+    assert not gateway.is_remembered(version, encoded(version, 0, forgotten_topics_data=forgotten))
     if version >= 12:
         with_a_tag = encoded(version, 0)[:-1] + b"\x01\x40\x01x"
-        assert not worker.is_remembered(version, with_a_tag)
+        assert not gateway.is_remembered(version, with_a_tag)
 
 
 def test_a_topic_that_is_made_anew_is_looked_up_again() -> None:
-    worker = Worker()
-    assert worker.submit(12, encoded(12, 0)) and worker.submit(12, encoded(12, 1))
-    worker.make_image(TOPIC_ID[::-1])
-    assert worker.submit(12, encoded(12, 2))
-    assert TOPIC_ID in worker.peer.sent[1]
-    assert TOPIC_ID[::-1] in worker.peer.sent[2]
+    gateway = Gateway()
+    assert gateway.submit(12, encoded(12, 0)) and gateway.submit(12, encoded(12, 1))
+    gateway.make_image(TOPIC_ID[::-1])
+    assert gateway.submit(12, encoded(12, 2))
+    assert TOPIC_ID in gateway.peer.sent[1]
+    assert TOPIC_ID[::-1] in gateway.peer.sent[2]
 
 
 def test_a_full_ring_leaves_everything_as_it_was() -> None:
-    worker = Worker()
-    assert worker.submit(12, encoded(12, 0))
-    worker.peer.has_room = False
-    assert not worker.submit(12, encoded(12, 1))
-    assert (worker.token, len(worker.connection.inflight), len(worker.pending)) == (1, 1, 1)
+    gateway = Gateway()
+    assert gateway.submit(12, encoded(12, 0))
+    gateway.peer.has_room = False
+    assert not gateway.submit(12, encoded(12, 1))
+    assert (gateway.token, len(gateway.connection.inflight), len(gateway.pending)) == (1, 1, 1)
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "KNOWN_MAX", 5)
-    worker = Worker()
+    gateway = Gateway()
     for wait in range(20):
-        worker.submit(12, encoded(12, 0, max_wait_ms=wait))
-        assert 1 <= len(worker.api.known) <= 5
+        gateway.submit(12, encoded(12, 0, max_wait_ms=wait))
+        assert 1 <= len(gateway.api.known) <= 5
 
 
 @pytest.mark.parametrize("size", range(10, 60))
 def test_short_frames_are_refused_as_such(size: int) -> None:
     from shmbroker.errors import ProtocolFault
 
-    worker = Worker()
+    gateway = Gateway()
     for version in VERSIONS:
         frame = bytearray(request_frame(1, version, 77, "c", encoded(version, 0)))
         if len(frame) <= size + 4:
             continue
         del frame[size + 4 :]
         with pytest.raises(ProtocolFault):
-            worker.api.submit(worker.connection, frame, 4, len(frame), version, 77)
+            gateway.api.submit(gateway.connection, frame, 4, len(frame), version, 77)
 
 
 # ── answers ─────────────────────────────────────────────────────────────────────────────────────
@@ -170,7 +170,7 @@ def read_done(*rows: tuple[int, bytes, int], aborted: bool = False) -> memoryvie
 def test_the_answer_to_a_recognised_request_has_the_bytes_of_any(
     version: int, isolation: int
 ) -> None:
-    worker = Worker()
+    gateway = Gateway()
     body = encoded(version, 7, isolation_level=isolation)
     for entry in (
         read_done((0, b"", -1)),
@@ -181,12 +181,12 @@ def test_the_answer_to_a_recognised_request_has_the_bytes_of_any(
         read_done((0, b"records", -1), aborted=isolation == 1),
     ):
         answers = []
-        worker.api.known.clear()
+        gateway.api.known.clear()
         for is_known in (False, True):
-            assert worker.submit(version, body)
-            request = worker.connection.inflight.pop()
+            assert gateway.submit(version, body)
+            request = gateway.connection.inflight.pop()
             assert (request.known is not None) is is_known
-            assert worker.api.on_read_done(request, worker.peer, entry, 0) == []
+            assert gateway.api.on_read_done(request, gateway.peer, entry, 0) == []
             answers.append(b"".join(request.response))
         assert answers[0] == answers[1]
 
@@ -205,11 +205,11 @@ def test_many_partitions_are_asked_for_as_the_codec_would(
     found = []
     for walk in (walks, lambda *_: None):
         monkeypatch.setattr(fetch.fetch_rows, "walk", walk)
-        worker = Worker()
-        worker.image.topics_by_id[TOPIC_ID].partitions = [0] * 50
-        assert worker.submit(version, body)
-        request = worker.connection.inflight.pop()
-        found.append((worker.peer.sent, request.topics, request.asked, request.isolation))
+        gateway = Gateway()
+        gateway.image.topics_by_id[TOPIC_ID].partitions = [0] * 50
+        assert gateway.submit(version, body)
+        request = gateway.connection.inflight.pop()
+        found.append((gateway.peer.sent, request.topics, request.asked, request.isolation))
     assert found[0] == found[1]
     assert len(found[0][2]) == 51
 
@@ -219,6 +219,6 @@ def test_who_gets_much_asks_for_what_no_guest_may(more: int) -> None:
     connection: Any = SimpleNamespace(asked_other_at=1.0, last_active=2.0)
     size = LENT_BYTES_MAX + more
     answer: Any = [0, 0, 5, 5, 0, bytes(size), size, -1, -1, None]
-    worker: Any = None
-    FetchAnswer(worker, connection, 12).parts([("t", TOPIC_ID, [answer])], 0, 0, 7)
+    gateway: Any = None
+    FetchAnswer(gateway, connection, 12).parts([("t", TOPIC_ID, [answer])], 0, 0, 7)
     assert connection.asked_other_at == 1.0 + more

@@ -17,14 +17,14 @@ from shmbroker.ipc.operation_layout import (
     UNKNOWN_SESSION,
 )
 from shmbroker.wire import codec, error_codes
-from tests.support.fetch_worker import TOPIC_ID, FetchWorker
+from tests.support.fetch_gateway import TOPIC_ID, FetchGateway
 
 VERSION = 12
 COUNT = KEPT_MIN + 4
 DELTA, WHOLE = READ_FLAG_SESSION, READ_FLAG_SESSION | READ_FLAG_NEW
 
 
-class Worker(FetchWorker):
+class Gateway(FetchGateway):
     """With a client that has a session."""
 
     def __init__(self) -> None:
@@ -90,143 +90,143 @@ class Worker(FetchWorker):
 
 
 def test_a_read_names_what_the_client_has_changed() -> None:
-    worker = Worker()
-    worker.begin()
-    worker.send({3: 5, 7: 6})
-    flags, rows = worker.read()
+    gateway = Gateway()
+    gateway.begin()
+    gateway.send({3: 5, 7: 6})
+    flags, rows = gateway.read()
     assert flags == DELTA
     assert {index: offset for index, (offset, _) in rows.items()} == {3: 5, 7: 6}
-    worker.answer()
-    worker.send({})
-    assert worker.read() == (DELTA, {})
+    gateway.answer()
+    gateway.send({})
+    assert gateway.read() == (DELTA, {})
 
 
 def test_slices_are_of_those_that_were_named_when_all_were() -> None:
-    worker = Worker()
-    worker.begin()
+    gateway = Gateway()
+    gateway.begin()
     for place in (2, 5, 2):
-        worker.send({})
-        worker.read()
-        (topic,) = worker.answer((place, 0, 9 + place))["responses"]
+        gateway.send({})
+        gateway.read()
+        (topic,) = gateway.answer((place, 0, 9 + place))["responses"]
         assert [row["partition_index"] for row in topic["partitions"]] == [place]
 
 
 @pytest.mark.parametrize("change", ["forgotten", "added", "the image", "the process", "unsettled"])
 def test_what_is_more_than_a_change_names_all(change: str) -> None:
-    worker = Worker()
-    worker.begin()
+    gateway = Gateway()
+    gateway.begin()
     if change == "forgotten":
-        worker.send({}, (2,))
-        flags, rows = worker.read()
+        gateway.send({}, (2,))
+        flags, rows = gateway.read()
         assert (flags, sorted(rows)) == (WHOLE, [each for each in range(COUNT) if each != 2])
-        worker.answer()
-        worker.send({2: 0})
+        gateway.answer()
+        gateway.send({2: 0})
     elif change == "added":
-        worker.send({}, (2,))
-        worker.read()
-        worker.answer()
-        worker.send({2: 4})
+        gateway.send({}, (2,))
+        gateway.read()
+        gateway.answer()
+        gateway.send({2: 4})
     elif change == "the image":
         topic = SimpleNamespace(name="t", topic_id=bytes(16), partitions=[0] * COUNT)
-        worker.image = SimpleNamespace(topics_by_name={"t": topic}, topics_by_id={}, security=None)
-        worker.send({})
-        payload = worker.peer.sent.pop()
+        gateway.image = SimpleNamespace(topics_by_name={"t": topic}, topics_by_id={}, security=None)
+        gateway.send({})
+        payload = gateway.peer.sent.pop()
         assert READ_HEAD.unpack_from(payload)[5:7] == (WHOLE, COUNT)
         return
     elif change == "the process":
-        worker.peer.incarnation = 2
-        worker.send({})
+        gateway.peer.incarnation = 2
+        gateway.send({})
     else:
-        worker.send({})
-        worker.read()
-        session = worker.connection.session
+        gateway.send({})
+        gateway.read()
+        session = gateway.connection.session
         session.epoch += 1  # somebody else has gone on with it
-        answer = worker.answer((2, 0, 9))
+        answer = gateway.answer((2, 0, 9))
         assert answer["error_code"] == error_codes.INVALID_FETCH_SESSION_EPOCH
-        worker.epoch, worker.session_id = session.epoch, session.id
-        worker.send({})
-    flags, rows = worker.read()
+        gateway.epoch, gateway.session_id = session.epoch, session.id
+        gateway.send({})
+    flags, rows = gateway.read()
     assert (flags, len(rows)) == (WHOLE, COUNT)
 
 
 def test_a_session_that_the_broker_does_not_keep_is_named_whole_and_answered_once() -> None:
-    worker = Worker()
-    worker.begin()
-    worker.send({4: 8})
-    assert worker.read()[0] == DELTA
-    assert worker.answer(count=UNKNOWN_SESSION) == {}
-    flags, rows = worker.read()
+    gateway = Gateway()
+    gateway.begin()
+    gateway.send({4: 8})
+    assert gateway.read()[0] == DELTA
+    assert gateway.answer(count=UNKNOWN_SESSION) == {}
+    flags, rows = gateway.read()
     assert (flags, len(rows), rows[4][0]) == (WHOLE, COUNT, 8)
-    (topic,) = worker.answer((4, 0, 11))["responses"]
+    (topic,) = gateway.answer((4, 0, 11))["responses"]
     assert [row["partition_index"] for row in topic["partitions"]] == [4]
-    worker.send({})
-    assert worker.read() == (DELTA, {})
+    gateway.send({})
+    assert gateway.read() == (DELTA, {})
 
 
 def test_a_partition_that_can_not_be_read_is_not_named() -> None:
-    worker = Worker()
-    worker.begin()
-    worker.send({COUNT + 1: 0})
-    flags, rows = worker.read()
+    gateway = Gateway()
+    gateway.begin()
+    gateway.send({COUNT + 1: 0})
+    flags, rows = gateway.read()
     assert (flags, len(rows)) == (WHOLE, COUNT)
-    (topic,) = worker.answer()["responses"]
+    (topic,) = gateway.answer()["responses"]
     assert [row["error_code"] for row in topic["partitions"]] == [
         error_codes.UNKNOWN_TOPIC_OR_PARTITION
     ]
-    worker.send({COUNT + 1: 3})
-    assert worker.read() == (DELTA, {})
+    gateway.send({COUNT + 1: 3})
+    assert gateway.read() == (DELTA, {})
 
 
 def test_the_end_of_a_session_is_told() -> None:
-    worker = Worker()
-    worker.begin()
-    ended, worker.epoch = worker.session_id, -1
-    worker.send({0: 0})
-    end, full = worker.peer.sent
+    gateway = Gateway()
+    gateway.begin()
+    ended, gateway.epoch = gateway.session_id, -1
+    gateway.send({0: 0})
+    end, full = gateway.peer.sent
     assert READ_HEAD.unpack(end) == (0, 0, 0, 0, 0, WHOLE, 0, ended)
     assert READ_HEAD.unpack_from(full)[5] == 0
 
 
 def test_small_sessions_name_all_each_time() -> None:
-    worker = Worker()
-    worker.send(dict.fromkeys(range(KEPT_MIN - 1), 0))
-    worker.read()
-    worker.answer()
+    gateway = Gateway()
+    gateway.send(dict.fromkeys(range(KEPT_MIN - 1), 0))
+    gateway.read()
+    gateway.answer()
     for _ in range(2):
-        worker.send({})
-        flags, rows = worker.read()
+        gateway.send({})
+        flags, rows = gateway.read()
         assert (flags, len(rows)) == (0, KEPT_MIN - 1)
-        worker.answer()
+        gateway.answer()
 
 
 def test_an_answer_that_the_broker_has_not_given_names_all() -> None:
-    worker = Worker()
-    worker.begin()
-    worker.send({})
-    worker.read()
-    (request,) = worker.connection.inflight
-    worker.api.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
-    worker.connection.inflight.clear()
-    worker.epoch += 1
-    worker.send({})
-    flags, rows = worker.read()
+    gateway = Gateway()
+    gateway.begin()
+    gateway.send({})
+    gateway.read()
+    (request,) = gateway.connection.inflight
+    gateway.api.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
+    gateway.connection.inflight.clear()
+    gateway.epoch += 1
+    gateway.send({})
+    flags, rows = gateway.read()
     assert (flags, len(rows)) == (WHOLE, COUNT)
     assert {known for _, known in rows.values()} == {-1}
 
 
 def test_a_session_that_becomes_small_is_kept_no_more() -> None:
-    worker = Worker()
-    worker.begin()
-    worker.send({}, tuple(range(5)))
-    end = worker.peer.sent.pop(0)
-    assert READ_HEAD.unpack(end) == (0, 0, 0, 0, 0, WHOLE, 0, worker.session_id)
-    flags, rows = worker.read()
+    gateway = Gateway()
+    gateway.begin()
+    gateway.send({}, tuple(range(5)))
+    end = gateway.peer.sent.pop(0)
+    assert READ_HEAD.unpack(end) == (0, 0, 0, 0, 0, WHOLE, 0, gateway.session_id)
+    flags, rows = gateway.read()
     assert (flags, sorted(rows)) == (0, list(range(5, COUNT)))
-    worker.answer()
+    gateway.answer()
     for offset in (3, 4):
-        worker.send({7: offset})
-        assert worker.read()[0] == 0
-        worker.answer()
-    worker.send(dict.fromkeys(range(5), 0))
-    flags, rows = worker.read()
+        gateway.send({7: offset})
+        assert gateway.read()[0] == 0
+        gateway.answer()
+    gateway.send(dict.fromkeys(range(5), 0))
+    flags, rows = gateway.read()
     assert (flags, len(rows), rows[7][0]) == (WHOLE, COUNT, 4)

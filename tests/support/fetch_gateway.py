@@ -31,7 +31,7 @@ class FetchPeer:
         return self.has_room
 
 
-class FetchWorker:
+class FetchGateway:
     """The network worker, and a connection of it."""
 
     def __init__(self, partitions: int) -> None:
