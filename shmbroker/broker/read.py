@@ -24,7 +24,16 @@ Rules of this file:
 from __future__ import annotations
 
 from shmbroker.broker.read_ahead import NotedRead
-from shmbroker.broker.read_lookup import ABORTED_MAX, READ_COMMITTED
+from shmbroker.broker.read_lookup import (
+    ABORTED_MAX,
+    P_BYTES_MAX,
+    P_HIGH_WATERMARK,
+    P_KEY,
+    P_LOG_START_OFFSET,
+    P_OFFSET,
+    READ_COMMITTED,
+    Refusal,
+)
 from shmbroker.ipc.operation_layout import (
     READ_ABORTED,
     READ_DONE,
@@ -54,6 +63,8 @@ INLINE_BYTES = 256 << 10
 """Bytes that go with one answer at most; slices beyond are sent from their files."""
 
 _pack_slice = READ_SLICE.pack
+_NEWS = frozenset((tuple, Refusal))
+"""The types of results that tell something; see `Lookup.look_up`."""
 _OUT_OF_RANGE = error_codes.OFFSET_OUT_OF_RANGE
 
 
@@ -115,7 +126,7 @@ class DelayedRead(DelayedOperation):
 
     def note_nothing(self, results: list[Any]) -> None:
         """The last look has not found enough."""
-        self.results = None if tuple in set(map(type, results)) else results
+        self.results = results if _NEWS.isdisjoint(map(type, results)) else None
 
     def finish(self, results: list[Any]) -> None:
         """Answer with what the last look has found."""
@@ -131,14 +142,14 @@ class DelayedRead(DelayedOperation):
             return self.try_complete()
         places = self.places
         if places is None:
-            self.places = places = {row[0]: which for which, row in enumerate(partitions)}
+            self.places = places = {row[P_KEY]: which for which, row in enumerate(partitions)}
         if len(places) < count:
             return self.try_complete()  # a request that names one twice
         which = sorted([places[key] for key in keys])
         lookup = self.reader.lookup
         found, total, must_answer = lookup.look_up(self, [partitions[place] for place in which])
         for place, result in zip(which, found, strict=True):
-            if lookup.is_cold or (type(result) is tuple and type(result[0]) is int):
+            if lookup.is_cold or type(result) is Refusal:
                 return self.try_complete()  # whether an error is answered with depends on all
             results[place] = result
         if total < self.min_bytes and not must_answer:
@@ -161,18 +172,19 @@ class DelayedRead(DelayedOperation):
 
     def keys(self) -> list[bytes]:
         """What it is watched by, as it begins to wait."""
-        return [row[0] for row in self.partitions]
+        return [row[P_KEY] for row in self.partitions]
 
 
 class Reader:
-    """Reads for one I/O worker. `pass_file(peer, file_id, fd)` hands over a descriptor once."""
+    """Reads for one I/O worker. `pass_file(peer, segment)` hands over the descriptor of a segment's
+    file, once."""
 
     def __init__(
         self,
         lookup: Lookup,
         purgatory: Purgatory,
         now_ms: Callable[[], int],
-        pass_file: Callable[[Peer, Any], None],
+        pass_file: Callable[[Peer, Segment], None],
         tier_wait_ms: int = 0,
         waits: Histogram | None = None,
     ) -> None:
@@ -260,7 +272,7 @@ class Reader:
 
     def answer(self, read: DelayedRead, results: list[Any]) -> None:
         """Send READ_DONE, after the descriptors that its slices need."""
-        peer = read.peer
+        peer, partitions = read.peer, read.partitions
         bytes_of = self.bytes_of
         self.served += 1
         if read.began_ms:
@@ -278,20 +290,24 @@ class Reader:
         if read.isolation == READ_COMMITTED:
             inline_bytes_max -= ABORTED_MAX * READ_ABORTED.size
         for which, result in zip(read.looked, results, strict=False):
-            if type(result) is not tuple:
+            kind = type(result)
+            if kind is Refusal:
+                add(_pack_refusal(which, *result))
+                continue
+            if kind is not tuple:
                 high_watermark = result.high_watermark
                 log_start_offset = result.log.log_start_offset
-                asked = read.partitions[which]
-                if asked[5] != high_watermark or asked[6] != log_start_offset:
+                asked = partitions[which]
+                if (
+                    asked[P_HIGH_WATERMARK] != high_watermark
+                    or asked[P_LOG_START_OFFSET] != log_start_offset
+                ):
                     add(
                         _pack_slice(
                             0, which, 0, high_watermark, result.last_stable_offset,
                             log_start_offset, 0, 0, -1, result.leader_epoch, -1,
                         )
                     )  # fmt: skip
-                continue
-            if type(result[0]) is int:
-                add(_pack_refusal(which, *result))
                 continue
             partition, segment, position, length, diverging, ended = result
             if ended:
@@ -331,8 +347,8 @@ class Reader:
         self, read: DelayedRead, partition: Partition, segment: Segment, end: int
     ) -> None:
         asked = read.partitions[0]
-        if self.note_ahead is not None and asked[4] >= partition.log.local_start_offset:
-            limit = min(read.max_bytes, asked[1])
+        if self.note_ahead is not None and asked[P_OFFSET] >= partition.log.local_start_offset:
+            limit = min(read.max_bytes, asked[P_BYTES_MAX])
             self.note_ahead(
                 NotedRead(
                     read.peer, read.token, limit, read.min_bytes, read.isolation, partition,

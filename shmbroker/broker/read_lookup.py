@@ -17,7 +17,7 @@ Rules of this file:
 from __future__ import annotations
 
 from functools import partial
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 from shmbroker.broker.tier_port import NoTier
 from shmbroker.errors import StorageFault
@@ -38,12 +38,28 @@ if TYPE_CHECKING:
     from shmbroker.replica.partition import Partition, Partitions
 
     Asked = tuple[bytes, int, int, int, int, int, int]
-    """READ_PARTITION: key, most bytes, leader epoch, last fetched epoch, offset, what is known."""
+    """What READ_PARTITION.unpack gives; the constants `P_…` name its places."""
     Found = tuple[Segment, int, int]
     """Segment, position, length."""
     FindAborted = Callable[[Segment, int, int], list[AbortedTransaction] | int | None]
     """find(segment, end position, end offset): aborted transactions, an error code, or None:
     later."""
+    Slice = tuple[
+        Partition, Segment | None, int, int, tuple[int, int] | None, Sequence[AbortedTransaction]
+    ]
+    """Partition, segment, position, length, (diverging epoch, its end) or None, aborted
+    transactions."""
+
+# Places of the fields in the tuple that READ_PARTITION.unpack gives.
+P_KEY: Final = 0
+P_BYTES_MAX: Final = 1
+P_LEADER_EPOCH: Final = 2
+P_LAST_FETCHED_EPOCH: Final = 3
+P_OFFSET: Final = 4
+P_HIGH_WATERMARK: Final = 5
+P_LOG_START_OFFSET: Final = 6
+P_KNOWN: Final = P_HIGH_WATERMARK
+"""What stands from here on is as the client knows it."""
 
 COLD_WAIT_MS = 1000
 """Then the disk is waited for all the same: pages may be dropped as fast as they come in."""
@@ -64,6 +80,13 @@ READ_COMMITTED = 1
 """The isolation level."""
 
 _OUT_OF_RANGE = error_codes.OFFSET_OUT_OF_RANGE
+
+
+class Refusal(NamedTuple):
+    """What a look finds of a partition that can't be read."""
+
+    error: int
+    partition: Partition | None
 
 
 class Limits(Protocol):
@@ -106,9 +129,8 @@ class Lookup:
         asked: its partitions, or some of them. others: where what is left out has nothing new,
         whether it has others: then there are no results behind the one that filled the answer.
 
-        A result is (error code, partition or None), a partition that there are no bytes of, or
-        (partition, segment, position, length, diverging epoch and end or None, aborted
-        transactions).
+        The type of a result tells its kind: a Refusal; a tuple, which is a Slice; or the partition
+        itself, where there are no bytes of it.
         """
         self.is_cold = self.is_tier_awaited = False
         if read.cold_until_ms and self._now_ms() >= read.cold_until_ms:
@@ -166,7 +188,7 @@ class Lookup:
                 add(partition)
                 continue
             if partition is None or not partition.is_leader:
-                add((not_led_error(partition), partition))
+                add(Refusal(not_led_error(partition), partition))
                 continue
             refusal = _refusal(partition, epoch, last_fetched_epoch, offset)
             if refusal is not None:
@@ -194,7 +216,7 @@ class Lookup:
                 add(partition)
                 continue
             if type(found) is int:
-                add((found, partition))
+                add(Refusal(found, partition))
                 continue
             segment, position, length = found
             if length:
@@ -253,23 +275,23 @@ class Lookup:
 
 def _refusal(
     partition: Partition, epoch: int, last_fetched_epoch: int, offset: int
-) -> tuple[Any, bool] | None:
+) -> tuple[Refusal | Slice, bool] | None:
     """What a leader answers to a read that can't have bytes, and whether at once; None: it can."""
     if epoch >= 0 and epoch != partition.leader_epoch:
         if epoch < partition.leader_epoch:
-            return (error_codes.FENCED_LEADER_EPOCH, partition), False
-        return (error_codes.UNKNOWN_LEADER_EPOCH, partition), True
+            return Refusal(error_codes.FENCED_LEADER_EPOCH, partition), False
+        return Refusal(error_codes.UNKNOWN_LEADER_EPOCH, partition), True
     log = partition.log
     if last_fetched_epoch >= 0:
         end_epoch, end_offset = log.leader_epochs.end_offset_for(
             last_fetched_epoch, log.log_end_offset
         )
         if end_epoch < 0:
-            return (_OUT_OF_RANGE, partition), True
+            return Refusal(_OUT_OF_RANGE, partition), True
         if end_epoch < last_fetched_epoch or end_offset < offset:
             return (partition, None, 0, 0, (end_epoch, end_offset), ()), True
     if not log.log_start_offset <= offset <= log.log_end_offset:
-        return (_OUT_OF_RANGE, partition), True
+        return Refusal(_OUT_OF_RANGE, partition), True
     return None
 
 

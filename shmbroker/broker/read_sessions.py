@@ -22,7 +22,7 @@ Rules of this file:
 from __future__ import annotations
 
 from shmbroker.broker.read import DelayedRead
-from shmbroker.broker.read_lookup import READ_COMMITTED
+from shmbroker.broker.read_lookup import P_KEY, P_KNOWN, P_OFFSET, READ_COMMITTED, Refusal
 from shmbroker.ipc.operation_layout import (
     READ_DONE,
     READ_DONE_HEAD,
@@ -47,8 +47,6 @@ ROWS_MAX = 50_000
 """Rows of all sessions together, of some 700 bytes."""
 REFRESH_MS = 1000
 """Between two looks at all rows of a session."""
-KNOWN_FROM = 5
-"""Where in a READ_PARTITION stands what is known."""
 
 
 class SessionRead(DelayedRead):
@@ -91,7 +89,7 @@ class ReadSession(DelayedOperation):
         super().__init__()
         self.reader = reader
         self.rows = rows
-        self._places = {row[0]: place for place, row in enumerate(rows)}
+        self._places = {row[P_KEY]: place for place, row in enumerate(rows)}
         self._ready: dict[int, None] = {}
         self._isolation = 0
         self._refreshed_ms = 0
@@ -107,7 +105,7 @@ class ReadSession(DelayedOperation):
     def change(self, rows: Iterable[Asked]) -> bool:
         """Take what a READ says; False where it names what the session has not."""
         for row in rows:
-            place = self._places.get(row[0])
+            place = self._places.get(row[P_KEY])
             if place is None:
                 return False
             self.rows[place] = row
@@ -152,9 +150,12 @@ class ReadSession(DelayedOperation):
             read, map(rows.__getitem__, looked), len(looked) < len(rows)
         )
         for place, result in zip(looked, found, strict=False):
-            if type(result) is not tuple and self._is_at_end(rows[place], result):
+            kind = type(result)
+            if kind is tuple or kind is Refusal:
+                continue
+            if self._is_at_end(rows[place], result):
                 known = result.high_watermark, result.log.log_start_offset
-                if rows[place][KNOWN_FROM:] == known:
+                if rows[place][P_KNOWN:] == known:
                     self._settle(place)
         return found, total, must_answer
 
@@ -163,21 +164,23 @@ class ReadSession(DelayedOperation):
         rows, ready = self.rows, self._ready
         for place, result in zip(read.looked, results, strict=False):
             row, known = rows[place], (-1, -1)
-            if type(result) is not tuple:
+            kind = type(result)
+            if kind is tuple:
+                partition = result[0]
+                known = partition.high_watermark, partition.log.log_start_offset
+                del ready[place]
+                ready[place] = None
+            elif kind is not Refusal:
                 known = result.high_watermark, result.log.log_start_offset
                 if place in ready and self._is_at_end(row, result):
                     self._settle(place)
-            elif type(result[0]) is not int:
-                known = result[0].high_watermark, result[0].log.log_start_offset
-                del ready[place]
-                ready[place] = None
-            if row[KNOWN_FROM:] != known:
-                rows[place] = (*row[:KNOWN_FROM], *known)  # type: ignore[assignment]
+            if row[P_KNOWN:] != known:
+                rows[place] = (*row[:P_KNOWN], *known)
 
     def attend_ready(self) -> None:
         """A READ waits: what is ready does not suffice, but more may come to the same rows."""
         rows = self.rows
-        self.reader.purgatory.attend(self, [rows[place][0] for place in self._ready])
+        self.reader.purgatory.attend(self, [rows[place][P_KEY] for place in self._ready])
 
     def try_complete_of(self, keys: Sequence[Any]) -> bool:
         """These have changed: look at them, now if a READ waits, else with the next one."""
@@ -193,13 +196,13 @@ class ReadSession(DelayedOperation):
     def _is_at_end(self, row: Asked, partition: Partition) -> bool:
         """Whether there is nothing for it to read."""
         if self._isolation == READ_COMMITTED:
-            return row[4] >= partition.last_stable_offset
-        return row[4] >= partition.high_watermark
+            return row[P_OFFSET] >= partition.last_stable_offset
+        return row[P_OFFSET] >= partition.high_watermark
 
     def _settle(self, place: int) -> None:
         """It has nothing to tell until something changes."""
         del self._ready[place]
-        self.reader.purgatory.attend(self, (self.rows[place][0],))
+        self.reader.purgatory.attend(self, (self.rows[place][P_KEY],))
 
 
 class ReadSessions:

@@ -27,7 +27,19 @@ from shmbroker.apis.table import FETCH
 from shmbroker.errors import ProtocolFault
 from shmbroker.gateway import fetch_rows
 from shmbroker.gateway.fetch_ahead import FetchAhead
-from shmbroker.gateway.fetch_answer import FetchAnswer, size_about
+from shmbroker.gateway.fetch_answer import (
+    A_ABORTED,
+    A_DIVERGING_END,
+    A_DIVERGING_EPOCH,
+    A_ERROR,
+    A_HIGH_WATERMARK,
+    A_LAST_STABLE_OFFSET,
+    A_LENGTH,
+    A_LOG_START_OFFSET,
+    A_RECORDS,
+    FetchAnswer,
+    size_about,
+)
 from shmbroker.gateway.fetch_in_session import NOTHING_CHANGES, SessionFetches, end_at_broker
 from shmbroker.gateway.fetch_known import (
     OFFSET,
@@ -249,9 +261,9 @@ class FetchApi:
                 if refused:
                     continue
                 if not 0 <= index < count:
-                    answer[1] = _UNKNOWN_PARTITION
+                    answer[A_ERROR] = _UNKNOWN_PARTITION
                 elif peer is None:
-                    answer[1] = error_codes.NOT_LEADER_OR_FOLLOWER
+                    answer[A_ERROR] = error_codes.NOT_LEADER_OR_FOLLOWER
                 elif len(entries) < READ_PARTITIONS_MAX:
                     asked.append(answer)
                     entries.append(
@@ -320,31 +332,31 @@ class FetchApi:
                 answer = found.get(which)
                 if answer is None:
                     found[which] = answer = [asked[which][1], 0, -1, -1, -1, None, 0, -1, -1, None]
-            answer[1] = error
-            answer[2] = high_watermark
-            answer[3] = stable
-            answer[4] = log_start
-            if length and answer[5] is None:
-                answer[6] = length
+            answer[A_ERROR] = error
+            answer[A_HIGH_WATERMARK] = high_watermark
+            answer[A_LAST_STABLE_OFFSET] = stable
+            answer[A_LOG_START_OFFSET] = log_start
+            if length and answer[A_RECORDS] is None:
+                answer[A_LENGTH] = length
                 if file_id == 0:
                     start = inline_at + position
-                    answer[5] = bytes(data[start : start + length])
+                    answer[A_RECORDS] = bytes(data[start : start + length])
                 elif (file := files.find(file_id)) is not None:
-                    answer[5] = (file, position)
+                    answer[A_RECORDS] = (file, position)
                 else:
                     missing.append(file_id)
             if diverging_epoch >= 0:
-                answer[7] = diverging_epoch
-                answer[8] = diverging_end
+                answer[A_DIVERGING_EPOCH] = diverging_epoch
+                answer[A_DIVERGING_END] = diverging_end
         if not missing:
             if aborted_count:
                 answers = asked if found is None else found
                 for place in range(aborted_at, inline_at, READ_ABORTED.size):
                     which, producer_id, first_offset = READ_ABORTED.unpack_from(data, place)
                     answer = answers[which]
-                    if answer[9] is None:
-                        answer[9] = []
-                    answer[9].append((producer_id, first_offset))
+                    if answer[A_ABORTED] is None:
+                        answer[A_ABORTED] = []
+                    answer[A_ABORTED].append((producer_id, first_offset))
             if session is None:
                 self._finish(request)
             else:
@@ -363,7 +375,7 @@ class FetchApi:
         """All slices are known: make the answer, and the session that the client wants."""
         throttle = request.connection.throttle
         if throttle is not None:
-            lengths = [answer[6] for _, _, answers in request.topics for answer in answers]
+            lengths = [answer[A_LENGTH] for _, _, answers in request.topics for answer in answers]
             if throttle_ms := throttle.use_fetch(request, size_about(lengths)):
                 request.answer_top(error_codes.NONE, throttle_time_ms=throttle_ms)
                 return

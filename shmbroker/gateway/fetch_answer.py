@@ -30,11 +30,26 @@ if TYPE_CHECKING:
     from shmbroker.gateway.connection import Connection
 
     Answer = list[Any]
-    """[index, error, high watermark, last stable offset, log start offset, where the records are,
-    their length, diverging epoch, its end offset, aborted transactions]; where: None, bytes, or
-    (file, position); aborted transactions: None or a list of (producer id, first offset)."""
+    """What is answered about one partition; the constants `A_…` name its places. It is a list,
+    because a fetch of thousands of partitions makes thousands of them."""
     Topics = Sequence[tuple[str, bytes, list[Answer]]]
     """Name, id, partitions."""
+
+# Places in an Answer.
+A_INDEX = 0
+A_ERROR = 1
+A_HIGH_WATERMARK = 2
+A_LAST_STABLE_OFFSET = 3
+A_LOG_START_OFFSET = 4
+A_RECORDS = 5
+"""Where the records are: None, bytes, or (file, position)."""
+A_LENGTH = 6
+"""The length of the records."""
+A_DIVERGING_EPOCH = 7
+A_DIVERGING_END = 8
+"""The offset where the diverging epoch ends."""
+A_ABORTED = 9
+"""The aborted transactions: None, or a list of (producer id, first offset)."""
 
 ANSWER_BYTES = 16
 """The size of an answer without partitions."""
@@ -79,7 +94,7 @@ class FetchAnswer:
         pieces: list[bytes | bytearray] = [b""]
         piece = pieces.append
         size = 0
-        total = sum(answer[6] for _, _, answers in topics for answer in answers)
+        total = sum(answer[A_LENGTH] for _, _, answers in topics for answer in answers)
         is_inline = total <= INLINE_BYTES
         if total > LENT_BYTES_MAX:
             self._connection.asked_other_at = self._connection.last_active

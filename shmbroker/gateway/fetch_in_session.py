@@ -22,7 +22,14 @@ from __future__ import annotations
 from struct import Struct
 
 from shmbroker.apis.table import FETCH
-from shmbroker.gateway.fetch_answer import FetchAnswer, size_about
+from shmbroker.gateway.fetch_answer import (
+    A_ERROR,
+    A_HIGH_WATERMARK,
+    A_LENGTH,
+    A_LOG_START_OFFSET,
+    FetchAnswer,
+    size_about,
+)
 from shmbroker.gateway.fetch_request import (
     API_KEY,
     REPEATED_BYTES_MIN,
@@ -251,7 +258,11 @@ class SessionFetches:
         error = error_codes.INVALID_FETCH_SESSION_EPOCH if is_stale else error_codes.NONE
         if throttle is not None:
             # Only what has changed is told.
-            lengths = [answer[6] for answer in request.found.values() if answer[6] or answer[1]]
+            lengths = [
+                answer[A_LENGTH]
+                for answer in request.found.values()
+                if answer[A_LENGTH] or answer[A_ERROR]
+            ]
             if throttle_ms := throttle.use_fetch(request, size_about(lengths)):
                 request.answer_top(error, session.id, throttle_ms)
                 return
@@ -273,7 +284,13 @@ class SessionFetches:
             request.connection.scope,
             request.api_version >= TOPIC_IDS_FROM,
             (
-                (key, parameters, answer[1], answer[2], answer[4])
+                (
+                    key,
+                    parameters,
+                    answer[A_ERROR],
+                    answer[A_HIGH_WATERMARK],
+                    answer[A_LOG_START_OFFSET],
+                )
                 for key, (parameters, answer) in wanted.items()
             ),
             len(wanted),
@@ -304,7 +321,13 @@ def _settle(request: FetchRequest, session: FetchSession) -> list[tuple[str, byt
     topics = []
     last = None
     for key, answer in _told(request, session):
-        session.on_told(key, answer[1], answer[2], answer[4], answer[6] > 0)
+        session.on_told(
+            key,
+            answer[A_ERROR],
+            answer[A_HIGH_WATERMARK],
+            answer[A_LOG_START_OFFSET],
+            answer[A_LENGTH] > 0,
+        )
         if key[0] != last:
             last = key[0]
             answers: list[Answer] = []

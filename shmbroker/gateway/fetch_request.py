@@ -14,6 +14,7 @@ Rules of this file:
 from __future__ import annotations
 
 from shmbroker.apis.table import FETCH
+from shmbroker.gateway.fetch_answer import A_ERROR, A_LENGTH, A_RECORDS
 from shmbroker.gateway.inflight import Request
 from shmbroker.ipc.operation_layout import READ, READ_HEAD
 from shmbroker.security.acls import CLUSTER, CLUSTER_ACTION, CLUSTER_NAME, TOPIC
@@ -45,7 +46,7 @@ REPEATED_BYTES_MIN = 40
 
 
 class FetchRequest(Request):
-    """`topics`: per topic name, id and answers [index, error, hw, lso, start, …].
+    """A Fetch and what was found for it. `topics`: per topic its name, id and Answers.
 
     `asked`: what the slices of the READ_DONE belong to: these answers, or in a session the keys of
     its partitions; `found` then has the answers, by their place in `asked`.
@@ -89,8 +90,8 @@ class FetchRequest(Request):
             }
         else:
             for answer in self.asked:
-                answer[1] = error_code
-                answer[5], answer[6] = None, 0
+                answer[A_ERROR] = error_code
+                answer[A_RECORDS], answer[A_LENGTH] = None, 0
 
     def answer_top(self, error_code: int, session_id: int = 0, throttle_time_ms: int = 0) -> None:
         """Answer without a word on partitions."""

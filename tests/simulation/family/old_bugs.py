@@ -352,7 +352,7 @@ OLD_BUGS = (
         (
             Change(
                 "shmbroker.broker.read_sessions:ReadSession._settle",
-                "self.reader.purgatory.attend(self, (self.rows[place][0],))",
+                "self.reader.purgatory.attend(self, (self.rows[place][P_KEY],))",
                 "pass",
             ),
         ),
