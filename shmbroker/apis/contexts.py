@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from shmbroker.errors import StorageFault
     from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.guard import Guard
+    from shmbroker.gateway.inflight import PlainRequest as PlainRequest
     from shmbroker.gateway.inflight import Request as Request
     from shmbroker.groups.coordinator import GroupCoordinator
     from shmbroker.groups.transactions.coordinator import TransactionCoordinator
@@ -98,7 +99,7 @@ class GatewayContext(Protocol):
     def identity_of(self, broker_id: int) -> dict[str, str]:
         """The settings that say who one broker is."""
 
-    def create_topics(self, request: Request, names: list[str]) -> None:
+    def create_topics(self, request: PlainRequest, names: list[str]) -> None:
         """Have the controller create topics with their defaults; `request` is answered after."""
 
 
@@ -121,7 +122,7 @@ class GatewayApi(Api, Protocol):
     """A module of an API that a network worker answers."""
 
     def answer(
-        self, gateway: GatewayContext, request: Request, body: dict[str, Any], /
+        self, gateway: GatewayContext, request: PlainRequest, body: dict[str, Any], /
     ) -> dict[str, Any] | None:
         """The answer; None if something has to be done first: then this is called again."""
 

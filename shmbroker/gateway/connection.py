@@ -20,10 +20,8 @@ from collections.abc import Callable, Hashable
 from fcntl import ioctl
 from os import sendfile
 from termios import FIONREAD
-from typing import Any
 
 from shmbroker.gateway.arriving import Sender
-from shmbroker.gateway.inflight import Request
 from shmbroker.ipc.passed_files import INLINE_BYTES, ColdSlice, FileSlice
 from shmbroker.security.acls import ANONYMOUS
 from shmbroker.security.identity import Identity
@@ -34,7 +32,9 @@ if TYPE_CHECKING:
     from shmbroker.gateway.door import Stranger
     from shmbroker.gateway.fetch_ahead import ToldSlices
     from shmbroker.gateway.fetch_session import FetchSession
+    from shmbroker.gateway.inflight import Bytes, Part, Request
     from shmbroker.gateway.listener import Listener
+    from shmbroker.gateway.produce_known import FastProduce
     from shmbroker.gateway.quotas import Throttle
 
 MSG_MORE = socket.MSG_MORE
@@ -147,7 +147,7 @@ class Connection(Sender):
         self.fd = accepted.fileno()
         self.listener = listener
         self.inflight: deque[Request] = deque()
-        self.out: deque[Any] = deque()
+        self.out: deque[Part] = deque()
         self.buffer: bytearray | None = None
         self.view = NO_VIEW
         self.filled = 0
@@ -163,7 +163,8 @@ class Connection(Sender):
         """What charges it, where there are client quotas."""
         self.wants_write = False
         self.large_bytes = 0
-        self.fast_produce: Any = None
+        self.fast_produce: FastProduce | None = None
+        """What the bytes of its last Produce mean, where they are known."""
         self.fast_ends: list[int] = []
         self.last_active = now
         self.deadline = NEVER
@@ -267,7 +268,7 @@ class Connection(Sender):
         budget = SEND_BYTES_PER_TURN
         while out:
             part = out[0]
-            if type(part) is FileSlice and not self._has_read_front():
+            if type(part) is FileSlice and not self._has_read_front(part):
                 try:
                     sent = self._send_file(part)
                 except BlockingIOError:
@@ -282,8 +283,10 @@ class Connection(Sender):
                 elif sent < SENDFILE_BYTES_MAX:
                     return False  # the socket took what it could
             else:
+                data: Bytes
                 if len(out) == 1:
-                    data, flags = out[0], 0
+                    data = out[0]  # type: ignore[assignment]  # a slice was read
+                    flags = 0
                     out.clear()
                 else:
                     data, flags = self._gather()
@@ -319,30 +322,29 @@ class Connection(Sender):
         traffic.sent_file_bytes += sent
         return sent
 
-    def _has_read_front(self) -> bool:
+    def _has_read_front(self, part: FileSlice) -> bool:
         """Read the slice in front, if it is small and in the page cache: then it is bytes."""
-        out = self.out
-        part = out[0]
         if part.length > INLINE_BYTES or (data := part.try_read()) is None:
             return False
-        out[0] = data
+        self.out[0] = data
         return True
 
-    def _gather(self) -> tuple[Any, int]:
+    def _gather(self) -> tuple[Bytes, int]:
         """The parts in front, joined up to the next large file slice, and the flags to send them
-        with."""
+        with. The first is no slice any more."""
         out = self.out
-        parts = [out.popleft()]
+        parts: list[Bytes] = [out.popleft()]  # type: ignore[list-item]
         size = len(parts[0])
         flags = 0
         while out:
-            if type(out[0]) is FileSlice:
-                if size > GATHERED_BYTES or not self._has_read_front():
+            front = out[0]
+            if type(front) is FileSlice:
+                if size > GATHERED_BYTES or not self._has_read_front(front):
                     flags = MSG_MORE
                     break
             elif size > GATHERED_BYTES:
                 break
-            part = out.popleft()
+            part: Bytes = out.popleft()  # type: ignore[assignment]  # a slice was read
             size += len(part)
             parts.append(part)
         return (parts[0] if len(parts) == 1 else b"".join(parts)), flags

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from shmbroker.apis.contexts import RequestContext
     from shmbroker.gateway.connection import Connection
+    from shmbroker.gateway.inflight import Part
 
     Answer = list[Any]
     """What is answered about one partition; the constants `A_…` name its places. It is a list,
@@ -86,11 +87,11 @@ class FetchAnswer:
 
     def parts(
         self, topics: Topics, isolation: int, session_id: int, correlation_id: int
-    ) -> list[bytes | FileSlice]:
+    ) -> list[Part]:
         """What is sent: bytes and slices of files, the frame's size first of all."""
         version = self._version
         is_flexible = version >= FLEXIBLE_FROM
-        parts: list[bytes | FileSlice] = []
+        parts: list[Part] = []
         pieces: list[bytes | bytearray] = [b""]
         piece = pieces.append
         size = 0

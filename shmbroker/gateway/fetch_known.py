@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from shmbroker.apis.contexts import RequestContext
     from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.fetch_rows import Asked
+    from shmbroker.gateway.inflight import Part
     from shmbroker.ipc.passed_files import FileTable, OpenFile
     from shmbroker.ipc.peer import Peer
 
@@ -175,13 +176,13 @@ class KnownFetch(TopicMeaning):
         file: OpenFile,
         position: int,
         length: int,
-    ) -> list[bytes | FileSlice]:
+    ) -> list[Part]:
         """An answer with a large slice. numbers: high watermark, last stable offset, log start."""
         if length > LENT_BYTES_MAX:
             connection = request.connection
             connection.asked_other_at = connection.last_active
         head = self._answer_head(request, numbers, length)
-        answer: list[bytes | FileSlice] = [head, FileSlice(file, position, length)]
+        answer: list[Part] = [head, FileSlice(file, position, length)]
         if self.answer_end:
             answer.append(self.answer_end)
         return answer

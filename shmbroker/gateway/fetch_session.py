@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
     from typing import Any
 
+    from shmbroker.gateway.fetch_request import Limits
+    from shmbroker.ipc.peer import Peer
+    from shmbroker.metadata.image import MetadataImage
+
     Key = tuple[str | bytes, int]
     """Topic name, or id in sessions that use ids, and partition."""
 
@@ -106,12 +110,13 @@ class FetchSession:
         self.unresolved: list[Key] = []
         """Added since `resolve` was last called."""
         self.counted = 0
-        self.image: Any = None
+        self.image: MetadataImage | None = None
         """The metadata image that the partition keys are of."""
-        self.repeated: Any = None
+        self.repeated: Limits | None = None
         """How the client asks when nothing has changed."""
-        self.host: Any = None
-        """Where the broker that keeps the entries runs; None: none does."""
+        self.host: tuple[Peer, int] | None = None
+        """The I/O worker of the broker that keeps the entries, and its incarnation; None: no broker
+        does."""
         self.is_in_step = False
         """It keeps what is here, but for what has changed since."""
         self.asked_last: list[Key] = []

@@ -20,7 +20,7 @@ from shmbroker.apis.gateway import api_versions
 from shmbroker.errors import ProtocolFault
 from shmbroker.gateway.audited import AUTO_CREATE_VERSION
 from shmbroker.gateway.connection import Connection
-from shmbroker.gateway.inflight import Request
+from shmbroker.gateway.inflight import PlainRequest
 from shmbroker.gateway.lending import ASKED_BY_GUESTS
 from shmbroker.gateway.recogniser import key_of
 from shmbroker.gateway.standing import REQUEST_BYTES_MAX, StandingRepeats
@@ -52,7 +52,7 @@ class PlainApis:
 
     def __init__(self, gateway: RequestContext, standing: StandingRepeats) -> None:
         self.gateway = gateway
-        self.to_ask_again: list[tuple[float, Request]] = []
+        self.to_ask_again: list[tuple[float, PlainRequest]] = []
         """Requests for the active controller, with the time until which they look for it."""
         self.cache: Known[tuple[Listener, bytes, str], bytes] = Known(CACHED_ANSWERS_MAX)
         """Encoded answers of this image, by broker id, the bytes that asked, and the address that
@@ -92,7 +92,7 @@ class PlainApis:
             key = None
         else:
             key = (connection.listener, key_of(buffer, start, end), connection.host)
-        request = Request(connection, module.API_KEY, version, correlation_id)
+        request = PlainRequest(connection, module.API_KEY, version, correlation_id)
         connection.asked_other_at = self.gateway.now()
         connection.inflight.append(request)
         self.gateway.follow_metadata()
@@ -109,7 +109,7 @@ class PlainApis:
                 _, _, _, request.client_id, body_at = parse_request_header(view, 0, end - start)
                 decoded = codec.decode_request(module.NAME, version, view, body_at)
                 view.release()
-                request.body = (module, decoded)  # for `finish_again`, which may be called at once
+                request.decoded = (module, decoded)  # for `finish_again`, perhaps at once
                 answer = module.answer(self.gateway, request, decoded)
                 if answer is None:
                     return True
@@ -119,16 +119,18 @@ class PlainApis:
         request.answer(body)
         return True
 
-    def finish_again(self, request: Request) -> None:
+    def finish_again(self, request: PlainRequest) -> None:
         """What a request waited for is there, or can't be had: answer it from the image now."""
-        module, decoded = request.body
+        assert request.decoded is not None, "it was to be answered here"
+        module, decoded = request.decoded
         self.gateway.follow_metadata()
         answer = module.answer(self.gateway, request, decoded)
+        assert answer is not None, "it asks for topics once"
         body = codec.encode_response(module.NAME, request.api_version, answer)
         request.answer(body)
         self.gateway.touched.add(request.connection)
 
-    def create_topics(self, request: Request, names: list[str]) -> None:
+    def create_topics(self, request: PlainRequest, names: list[str]) -> None:
         """Ask the controller for topics with their defaults; then answer `request` again."""
         version = AUTO_CREATE_VERSION
         body = codec.encode(
@@ -186,14 +188,14 @@ class PlainApis:
         body = buffer[body_at:end]
         gateway = self.gateway
         identity = _packed_identity(connection)
-        request = Request(connection, api_key, version, correlation_id)
+        request = PlainRequest(connection, api_key, version, correlation_id)
         if api_key not in ASKED_BY_GUESTS:
             connection.asked_other_at = gateway.now()
         else:
             connection.asked_offsets_at = gateway.now()
         if api_key in table.CONTROLLER_APIS:
             peer = gateway.link.peer()
-            request.body = (client_id, bytes(body), identity)
+            request.forwarded = (client_id, bytes(body), identity)
             if peer is None:  # nobody is the active controller just now: somebody will be
                 self.to_ask_again.append((gateway.now() + ASK_AGAIN_S, request))
                 connection.inflight.append(request)
@@ -219,7 +221,7 @@ class PlainApis:
 
     # ── when the active controller changes ──────────────────────────────────────────────────────
 
-    def ask_again(self, request: Request, now: float) -> None:
+    def ask_again(self, request: PlainRequest, now: float) -> None:
         """Who was asked is not the active controller, and did nothing: ask the one that is."""
         if request.finish is not None:
             self.finish_again(request)
@@ -234,7 +236,8 @@ class PlainApis:
         for deadline, request in waiting:
             if request.connection.is_closed:
                 continue
-            client_id, body, identity = request.body
+            assert request.forwarded is not None
+            client_id, body, identity = request.forwarded
             token = self.gateway.token + 1
             if peer is not None and try_execute(
                 peer, token, request.api_key, request.api_version, client_id, body, identity
@@ -248,10 +251,12 @@ class PlainApis:
             else:
                 self.to_ask_again.append((deadline, request))
 
-    def fail_at_controller(self, request: Request) -> None:
+    def fail_at_controller(self, request: PlainRequest) -> None:
         """Nobody knows whether it was done: say NOT_CONTROLLER, and the client will look."""
         module, version = table.CONTROLLER_APIS[request.api_key], request.api_version
-        decoded = codec.decode_request(module.NAME, version, request.body[1])
+        assert request.forwarded is not None, "a controller was asked"
+        _, asked, _ = request.forwarded
+        decoded = codec.decode_request(module.NAME, version, asked)
         answer = module.not_controller(version, decoded)
         body = codec.encode_response(module.NAME, version, answer)
         request.answer(body)
@@ -276,7 +281,9 @@ class PlainApis:
             return True
         if not forward(connection, buffer, start, end, version, correlation_id):
             return False
-        connection.inflight[-1].state = key
+        request = connection.inflight[-1]
+        assert type(request) is PlainRequest, "the one that was forwarded"
+        request.standing_key = key
         return True
 
     def _control_target(

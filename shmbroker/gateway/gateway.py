@@ -46,7 +46,7 @@ from shmbroker.gateway.crowd import Crowd
 from shmbroker.gateway.doors import Doors
 from shmbroker.gateway.drain import Drain
 from shmbroker.gateway.event_loop import EventLoop
-from shmbroker.gateway.inflight import Request
+from shmbroker.gateway.inflight import PlainRequest, Request
 from shmbroker.gateway.later import Later
 from shmbroker.gateway.listener import Listener
 from shmbroker.gateway.poller import Poller
@@ -537,7 +537,7 @@ class Gateway:
             return self.image.topics_by_id.get(topic["topic_id"])
         return self.image.topics_by_name.get(topic["name"] if "name" in topic else topic["topic"])
 
-    def create_topics(self, request: Request, names: list[str]) -> None:
+    def create_topics(self, request: PlainRequest, names: list[str]) -> None:
         """Have the controller create topics with their defaults; `request` is answered after."""
         self.plain.create_topics(request, names)
         self.tables.note_created(request)

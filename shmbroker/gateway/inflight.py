@@ -15,27 +15,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from shmbroker.apis.contexts import GatewayApi
     from shmbroker.gateway.connection import Connection
+    from shmbroker.ipc.passed_files import FileSlice
     from shmbroker.ipc.peer import Peer
+
+    Bytes = bytes | bytearray | memoryview
+    Part = Bytes | FileSlice
+    """A piece of an answer."""
 
 
 class Request:
-    """One request. `finish` is called when a result for its token arrives."""
+    """One request. Those of Produce, of Fetch and of all other APIs are classes of their own."""
 
     __slots__ = (
         "api_key",
         "api_version",
-        "body",
         "client_id",
         "connection",
         "correlation_id",
-        "finish",
         "mended",
         "peer",
         "pending",
         "received",
         "response",
-        "state",
         "tokens",
     )
 
@@ -53,13 +56,10 @@ class Request:
         self.api_version = api_version
         self.correlation_id = correlation_id
         self.client_id: bytes | None = None
-        self.response: list[Any] | None = None
-        self.finish: Callable[..., None] | None = None
+        self.response: list[Part] | None = None
         self.peer: Peer | None = None
         self.pending = 0
-        self.state: Any = None
         self.tokens: list[int] | None = None
-        self.body: Any = None
         self.mended: Callable[[bytes], bytes] | None = None
         """What is done to the answer's body, as its client may not see all of it."""
 
@@ -74,7 +74,7 @@ class Request:
         before."""
         before = self.mended
         if self.response:
-            frame = b"".join(self.response)
+            frame = b"".join(self.response)  # type: ignore[arg-type]  # Fetch is not mended
             _, at = parse_response_header(self.api_key, self.api_version, frame, 4)
             self.mended = mended
             self.answer(frame[at:])
@@ -82,3 +82,29 @@ class Request:
             self.mended = mended
         else:
             self.mended = lambda body: mended(before(body))
+
+
+class PlainRequest(Request):
+    """A request that is not hot: see `gateway.forwarding`."""
+
+    __slots__ = ("decoded", "finish", "forwarded", "has_asked_for_topics", "standing_key")
+
+    def __init__(
+        self,
+        connection: Connection,
+        api_key: int,
+        api_version: int,
+        correlation_id: int,
+    ) -> None:
+        super().__init__(connection, api_key, api_version, correlation_id)
+        self.decoded: tuple[GatewayApi, dict[str, Any]] | None = None
+        """The module that answers it from the image, and its body."""
+        self.forwarded: tuple[bytes | None, bytes, bytes] | None = None
+        """Client id, body and packed identity, as a controller is asked, and asked again."""
+        self.finish: Callable[[bytes], None] | None = None
+        """What is called with the result of what this gateway asked for its sake. None: the result
+        is the answer."""
+        self.has_asked_for_topics = False
+        """The controller was asked for the topics that it names, and is not asked again."""
+        self.standing_key: tuple[int, bytes] | None = None
+        """What its answer is kept by if it may be given again: see `gateway.standing`."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from shmbroker.gateway import produce
 from shmbroker.gateway.fetch_request import FetchRequest
+from shmbroker.gateway.inflight import PlainRequest
 from shmbroker.ipc.operation_layout import (
     APPENDED,
     APPENDED_HEAD,
@@ -132,7 +133,7 @@ class Results:
         elif operation == EXECUTED:
             token, flags, body = self.partial.finish(data, index, length)
             request = self.gateway.pending.pop(token, None)
-            if request is None:
+            if type(request) is not PlainRequest:
                 return
             if flags & EXECUTED_FLAG_CLOSE:
                 self.gateway.close_connection(request.connection, body.decode(errors="replace"))
@@ -240,9 +241,9 @@ class Results:
                     gateway.produce.on_appended(request, token, code, -1, -1, -1, (None, ()))
             elif type(request) is FetchRequest:
                 gateway.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
-            elif request.finish is not None:
+            elif type(request) is PlainRequest and request.finish is not None:
                 gateway.plain.finish_again(request)
-            elif peer.slot not in gateway.files:  # a controller
+            elif type(request) is PlainRequest and peer.slot not in gateway.files:  # a controller
                 gateway.plain.fail_at_controller(request)
             else:
                 gateway.close_connection(request.connection, "the broker process restarted")

@@ -242,7 +242,7 @@ class Visit:
         submit(connection, bytearray(frame), 0, len(frame), version, correlation_id)
         response = connection.inflight[-1].response
         # Behind its size and correlation id comes the error code.
-        if response and response[0][8:10] == b"\0\0":
+        if response and response[0][8:10] == b"\0\0":  # type: ignore[index]  # no slice
             self._exchange.on_versions_told()
 
     def _on_handshake(self, request: Request, mechanism: str) -> None:

@@ -20,7 +20,7 @@ from shmbroker.wire.frame import response_frame
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.gateway.connection import Connection
-    from shmbroker.gateway.inflight import Request
+    from shmbroker.gateway.inflight import PlainRequest
     from shmbroker.ipc.peer import Peer
 
 COUNT_MAX = 16384
@@ -58,12 +58,12 @@ class StandingRepeats:
             del self._known[key]
         return key
 
-    def keep(self, request: Request, peer: Peer, granted: bytes) -> bytes:
+    def keep(self, request: PlainRequest, peer: Peer, granted: bytes) -> bytes:
         """Remember an answer that may be given again: its body."""
         word, value = STANDING_GRANT.unpack_from(granted)
         body = granted[STANDING_GRANT.size :]
-        if request.state is not None:
+        if request.standing_key is not None:
             frame = response_frame(request.api_key, request.api_version, 0, body)
             words = self._words[peer.slot]
-            self._known.keep(request.state, (words, word, value, frame[:4], frame[8:]))
+            self._known.keep(request.standing_key, (words, word, value, frame[:4], frame[8:]))
         return body

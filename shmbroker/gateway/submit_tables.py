@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shmbroker.apis.contexts import Submit
     from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.guard import Denial
-    from shmbroker.gateway.inflight import Request
+    from shmbroker.gateway.inflight import PlainRequest
     from shmbroker.metadata.image import MetadataImage
     from shmbroker.settings.broker_config import BrokerConfig
     from shmbroker.shm.counters import Tally
@@ -64,7 +64,7 @@ class SubmitTables:
                 self.guard.submit = self._audited.around(self.guard.submit)
         self.of_admitted = self.submit if self.guard is None else self.guard.submit
 
-    def note_created(self, request: Request) -> None:
+    def note_created(self, request: PlainRequest) -> None:
         """The controller was asked for topics that a request names: tell the audit what comes of
         it."""
         finish = request.finish

@@ -21,6 +21,7 @@ import os
 import resource
 import socket
 from collections import OrderedDict
+from typing import final
 
 from shmbroker.log.residency import CANT_SAY, is_cold, will_need
 
@@ -58,6 +59,7 @@ class OpenFile:
         os.close(self.fd)
 
 
+@final
 class FileSlice:
     """Bytes of a file that are yet to be sent; `position` and `length` move as they go."""
 

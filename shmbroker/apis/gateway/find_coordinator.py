@@ -16,7 +16,7 @@ from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shmbroker.apis.contexts import GatewayContext, Request
+    from shmbroker.apis.contexts import GatewayContext, PlainRequest
     from shmbroker.metadata.image import TopicImage
 
 API_KEY = 10
@@ -34,15 +34,15 @@ TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTION_TOPIC}
 
 
 def answer(
-    gateway: GatewayContext, request: Request, body: dict[str, Any]
+    gateway: GatewayContext, request: PlainRequest, body: dict[str, Any]
 ) -> dict[str, Any] | None:
     """One answer for each key; below version 4 for the only one."""
     kind = body["key_type"]
     keys = body["coordinator_keys"] if request.api_version >= 4 else [body["key"]]
     name = TOPICS.get(kind)
     topic = gateway.image.topics_by_name.get(name) if name is not None else None
-    if name is not None and topic is None and keys and request.state is None:
-        request.state = name
+    if name is not None and topic is None and keys and not request.has_asked_for_topics:
+        request.has_asked_for_topics = True
         gateway.create_topics(request, [name])
         return None
     brokers = {row["node_id"]: row for row in gateway.broker_rows(request.connection)}

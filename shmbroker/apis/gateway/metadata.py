@@ -19,7 +19,7 @@ from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shmbroker.apis.contexts import GatewayContext, Request
+    from shmbroker.apis.contexts import GatewayContext, PlainRequest
     from shmbroker.metadata.image import TopicImage
 
 API_KEY = 3
@@ -37,7 +37,7 @@ CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 
 
 def answer(
-    gateway: GatewayContext, request: Request, body: dict[str, Any]
+    gateway: GatewayContext, request: PlainRequest, body: dict[str, Any]
 ) -> dict[str, Any] | None:
     """None if topics have to be created first: then this is called again when they are."""
     version = request.api_version
@@ -77,9 +77,9 @@ def answer(
     if (
         0 < len(missing) <= CREATED_MAX
         and gateway.config["auto.create.topics.enable"]
-        and request.state is None
+        and not request.has_asked_for_topics
     ):
-        request.state = missing
+        request.has_asked_for_topics = True
         gateway.create_topics(request, missing)
         return None
     return {

@@ -132,13 +132,13 @@ OLD_BUGS = (
         (
             Change(
                 "shmbroker.gateway.forwarding:PlainApis._answer_here",
-                "            request.body = (module, decoded)  # for `finish_again`, which may "
-                "be called at once\n"
+                "            request.decoded = (module, decoded)  # for `finish_again`, perhaps "
+                "at once\n"
                 "            answer = module.answer(self.gateway, request, decoded)\n"
                 "            if answer is None:\n",
                 "            answer = module.answer(self.gateway, request, decoded)\n"
                 "            if answer is None:\n"
-                "                request.body = (module, decoded)\n",
+                "                request.decoded = (module, decoded)\n",
             ),
         ),
         Plan(fault_s=0.3, faults=("kill",)),
