@@ -4,9 +4,11 @@ A turn:
   1  take operations from the rings (`broker.intake`); first follow the metadata log as far as it is
      committed (`broker.live_metadata`)
   2  append, read, execute; results go to the rings of those who asked
-  3  wake the delayed reads and acks of partitions that got new batches, or whose replicas did; let
+  3  publish, if no READ waits: acks then go out before anything else is done
+  4  wake the delayed reads and acks of partitions that got new batches, or whose replicas did; let
      followers read, and follow; publish
-  4  between turns: populate ahead of the appends, expire what waited long enough, roll, checkpoint
+  5  populate ahead of the appends, expire what waited long enough; once a second roll, retain and
+     checkpoint
 
 Before its first turn is its `boot`, behind the last one its `leaving`. `peer_changes` is told whose
 process has died.
@@ -15,8 +17,9 @@ Rules of this file:
 * The only writer of its logs. One thread does all of it; a second one only runs fdatasync.
 * Clock, rings, shared tables, disk and sockets are arguments: who runs a broker builds them, and
   sleeps. What waits (`boot`, `leaving`) yields for how long nothing is due.
-* Results of large batches are published one by one, those of small ones together at the end of the
-  turn: a doorbell costs more than a small append.
+* Results are published together, as a doorbell costs more than a small append: when the rings are
+  read, and in between after each 64 KiB of batches (`broker.intake`). Where a READ waits, results
+  are published behind its answer, at the end of the turn.
 """
 
 from __future__ import annotations
@@ -229,7 +232,7 @@ class Broker:
         self.reader.note_ahead = self.read_ahead.note
 
     def _build_coordinators(self, tables: Tables) -> None:
-        """Those of groups and of transactions."""
+        """Build the coordinators of groups and of transactions."""
         self.groups = GroupCoordinator(
             self.config,
             self.now_ms,
