@@ -150,7 +150,7 @@ IN_IO_WORKER: tuple[BrokerApi, ...] = (
 )
 
 WITH_STANDING_ANSWERS: tuple[BrokerApi, ...] = (heartbeat, consumer_group_heartbeat)
-"""Those that may be answered again by the network worker (`shm.standing`)."""
+"""APIs whose answer the network worker may give again (`shm.standing`)."""
 
 GROUP_KEYS = frozenset(
     module.API_KEY
@@ -170,7 +170,7 @@ GROUP_KEYS = frozenset(
         consumer_group_describe,
     )
 )
-"""Those that a group coordinator answers from the log of its partition."""
+"""APIs that a group coordinator answers from the log of its partition."""
 
 TRANSACTION_KEYS = frozenset(
     module.API_KEY
@@ -183,7 +183,7 @@ TRANSACTION_KEYS = frozenset(
         list_transactions,
     )
 )
-"""Those that a transaction coordinator answers from the log of its partition."""
+"""APIs that a transaction coordinator answers from the log of its partition."""
 
 ON_CONTROL_SOCKET: tuple[BrokerApi, ...] = (list_segments,)
 """Served by I/O workers too, but only to whoever may open the control socket."""
@@ -228,7 +228,7 @@ JUDGED: tuple[Api, ...] = (*IN_NETWORK_WORKER, *UNADVERTISED, *IN_IO_WORKER, *IN
 (`security.access`)."""
 
 CONTROLLER_APIS = {module.API_KEY: module for module in IN_CONTROLLER}
-"""Those that clients may ask for, by key."""
+"""APIs that clients may ask a controller for, by key."""
 
 
 def group_ids_of(body: dict[str, Any]) -> list[str] | None:

@@ -33,7 +33,7 @@ ACKS_ALL = -1
 
 
 class AppendAcks:
-    """Those of one I/O worker."""
+    """The acks of one I/O worker that wait for the disk or for replicas."""
 
     def __init__(
         self, partitions: Partitions, sync: Callable[..., None], steady_ms: Callable[[], int]
@@ -41,9 +41,9 @@ class AppendAcks:
         """sync: makes logs durable, as `GroupCommit` says. steady_ms: what waits go by."""
         self.steady_ms = steady_ms
         self.appended: set[Partition] = set()
-        """Those that got new batches."""
+        """Partitions that got new batches."""
         self.moved: set[Partition] = set()
-        """Those whose high watermark moved without an append."""
+        """Partitions whose high watermark moved without an append."""
         self.group_commit = GroupCommit(
             sync,
             self.on_durable,

@@ -31,7 +31,7 @@ append_rows = None if native is None else native.append_rows
 
 
 class AppendRuns:
-    """Those of one I/O worker, beside its appender."""
+    """Runs of small appends of one I/O worker, stored beside its appender."""
 
     def __init__(self, appender: Appender) -> None:
         self._appender = appender

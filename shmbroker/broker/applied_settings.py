@@ -46,7 +46,7 @@ class AppliedSettings:
         self._cleaner_rate_index = member.counters.at(member.index, CLEANER_RATE)
 
     def apply(self, topics: set[str]) -> None:
-        """Those of these topics have changed; "" stands for the broker's own, so all topics."""
+        """The settings of these topics have changed; "" is the broker's own, so all topics."""
         if "" in topics:
             self.apply_to_broker()
         settings = self.settings
@@ -65,7 +65,7 @@ class AppliedSettings:
                 self.tiering.on_partition(partition)
 
     def apply_to_broker(self) -> None:
-        """Those of the broker itself, as they are now."""
+        """Take the settings of the broker itself, as they are now."""
         of_broker = self.settings.of_broker
         (rate,) = of_broker("log.cleaner.io.max.bytes.per.second")
         self.words[self._cleaner_rate_index] = int(min(max(rate, 1), 1e18))

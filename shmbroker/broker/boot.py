@@ -30,7 +30,7 @@ OPEN_S = 0.3
 
 
 class Boot:
-    """The one of a broker, up to its first turn."""
+    """The start of a broker, up to its first turn."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

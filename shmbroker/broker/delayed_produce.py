@@ -30,7 +30,7 @@ EXPIRY_INTERVAL_MS = 100
 
 
 class DelayedProduces(OffsetWaits[WaitingAck]):
-    """Those of one broker."""
+    """The Produces of one broker that wait for their replicas."""
 
     __slots__ = ("_next_expiry_ms", "delayed", "expired")
 

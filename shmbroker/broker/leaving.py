@@ -19,7 +19,7 @@ TAKE_S = 5.0
 
 
 class Leaving:
-    """The one of a broker, behind its last usual turn."""
+    """The end of a broker, behind its last usual turn."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -27,7 +27,7 @@ class OpenTransactions(NamedTuple):
     lag_records: int
     """The longest way from a last stable offset to the high watermark."""
     late_partitions: int
-    """Those whose first open transaction is late."""
+    """Partitions whose first open transaction is late."""
 
 
 def open_transactions(

@@ -55,7 +55,7 @@ _DAMAGED_BITS_MAX = 12
 
 
 class PartitionDirectories:
-    """Those under one log directory. count: told a counter's name for each that is lost."""
+    """The directories in one log directory. count: told a counter's name for each that is lost."""
 
     def __init__(self, log_directory: LogDirectory, count: Callable[[str], None]) -> None:
         self.log_directory = log_directory

@@ -197,14 +197,14 @@ class Reader:
         self.tier_wait_ms = tier_wait_ms
         self.waiting: dict[tuple[int, int], DelayedRead] = {}
         self.cold: dict[DelayedRead, None] = {}
-        """Those that wait for bytes that are on the disk alone."""
+        """Reads that wait for bytes that are on the disk alone."""
         self._retried_ms = 0
         self.waits = waits or Histogram()
         """How long those have taken that had to wait."""
         self.served = self.bytes_out = 0
         """Reads that were answered, and the bytes that they have got."""
         self.bytes_of: dict[bytes, int] = {}
-        """The same bytes by partition key, since somebody has taken them to show them."""
+        """The bytes of `bytes_out` by partition key, since somebody has taken them to show them."""
 
     def on_read(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """One READ entry: answer now, or wait in the purgatory."""

@@ -206,7 +206,7 @@ class ReadSession(DelayedOperation):
 
 
 class ReadSessions:
-    """Those of all gateways, the one that has not read for the longest time first."""
+    """The sessions of all gateways, the one that has not read for the longest time first."""
 
     def __init__(self, reader: Reader, rows_max: int = ROWS_MAX) -> None:
         self._reader = reader

@@ -35,7 +35,7 @@ REMOVE_S = 1.0
 
 
 class Removals:
-    """Those of one log directory. dropped_file_ids: gets what is unlinked."""
+    """The removals from one log directory. dropped_file_ids: gets what is unlinked."""
 
     def __init__(self, descriptors: Descriptors, dropped_file_ids: list[int]) -> None:
         self.segments_deleted = 0

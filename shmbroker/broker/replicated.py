@@ -45,7 +45,7 @@ class Replicated(DelayedOperation):
 
 
 class ReplicationWaits:
-    """Those of one broker. steady_ms: what they go by."""
+    """The waits of one broker for its replicas. steady_ms: the clock that they go by."""
 
     def __init__(self, purgatory: Purgatory, steady_ms: Callable[[], int]) -> None:
         self._purgatory = purgatory

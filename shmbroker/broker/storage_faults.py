@@ -19,7 +19,7 @@ LINE_INTERVAL_S = 10.0
 
 
 class StorageFaults:
-    """Those of one broker's appends and reads. count: told the name of their counter."""
+    """The faults of one broker's appends and reads. count: told the name of their counter."""
 
     def __init__(
         self,

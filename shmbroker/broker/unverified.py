@@ -76,8 +76,8 @@ class Asked:
 
 
 class Unverified:
-    """Those of one I/O worker. append: takes a held batch again, as an APPEND, once the coordinator
-    has said yes."""
+    """The batches of one I/O worker that wait to be verified. append: takes a held batch again, as
+    an APPEND, once the coordinator has said yes."""
 
     __slots__ = ("_append", "_bytes", "_partitions", "ask", "asked")
 

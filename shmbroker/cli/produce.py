@@ -178,7 +178,7 @@ def _refuse_contradictions(
 
 
 def _settings(acks: str, compression: str, *, are_told: bool) -> dict[str, Any]:
-    """Those of the producer; are_told: each record's place is asked for."""
+    """The settings of the producer. are_told: each record's place is asked for."""
     settings: dict[str, Any] = {
         "acks": acks,
         "linger_ms": "5",

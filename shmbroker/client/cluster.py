@@ -70,7 +70,7 @@ class Cluster:
         self.answer_s = answer_s
         self.brokers: dict[int, Address] = {}
         self.topics: dict[str, Topic] = {}
-        """Those that `refresh` has found."""
+        """The topics that `refresh` has found."""
         self._versions = versions
         self._lock = threading.RLock()
         self._connection: Connection | None = None

@@ -25,7 +25,7 @@ GRACE_S = 0.2
 """As long as nobody knows how fast a sender is: one that shares a busy processor may pause."""
 
 HELD_GRACE_S = 5.0
-"""The same for bytes that wait behind their connection's own earlier requests."""
+"""How long bytes may wait behind their connection's own earlier requests."""
 
 FAST_BYTES_PER_S = 512 * 1024
 """A sender that is as fast as this pays for nobody."""
@@ -199,7 +199,7 @@ class ArrivingMemory(Generic[S]):
             self.waiting[asker] = None
 
     def in_turn(self) -> list[S]:
-        """Those who wait, the next one first."""
+        """Connections that wait, the next one first."""
         return sorted(self.waiting, key=_rest)
 
     def deadlocked(self) -> S | None:

@@ -40,7 +40,7 @@ class BrokersTold:
         self.config = config
         self.io_peers = io_peers
         self._listeners: dict[str, list[Listener]] = {}
-        """Those of clients, by their name."""
+        """The listeners of clients, by their name."""
         for listener in listeners:
             if not listener.is_control:
                 self._listeners.setdefault(listener.config.name, []).append(listener)

@@ -37,7 +37,7 @@ NOT_AUTHENTICATED = "clients that did not authenticate"
 
 
 class Clients:
-    """Those of one gateway."""
+    """The clients of one gateway."""
 
     def __init__(
         self,

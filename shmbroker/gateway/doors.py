@@ -25,7 +25,7 @@ STRANGER_FRAME_BYTES_MAX = 64 << 10
 
 
 class Doors:
-    """Those of the listeners that a gateway has."""
+    """The doors of the listeners that a gateway has."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
 """The end of a network worker: how long it waits for requests in flight and for its clients."""
 
 DRAIN_S = 5.0
-"""How long a network worker lets requests in flight take, and clients read their answers,"""
+"""How long a network worker lets requests in flight take, and clients read their answers."""
 STALLED_S = 1.0
-"""unless nobody reads any more: a client that has stalled holds up nothing."""
+"""How long it waits while no client reads anything: one that has stalled holds up nothing."""
 
 
 class Drain:

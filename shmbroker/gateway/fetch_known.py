@@ -102,7 +102,7 @@ class KnownFetch(TopicMeaning):
     client_id: bytes | None
     head: bytes
     head_ahead: bytes
-    """The same, by which it is told what follows."""
+    """The head of a READ that asks to be told what follows."""
     index: int
     is_large: bool
     """The last answer was a slice that is sent from its file: more such requests will come."""

@@ -106,7 +106,7 @@ class FetchSession:
         self.partitions: dict[Key, bytes] = {}
         """Their entries, in the order of reading."""
         self.errors: dict[Key, int] = {}
-        """Those of them that can't be read, and why."""
+        """Partitions that can't be read, and why."""
         self.unresolved: list[Key] = []
         """Added since `resolve` was last called."""
         self.counted = 0

@@ -96,7 +96,7 @@ PARTIAL_FRAME_S = 10.0
 WAITING_APIS = (join_group.API_KEY, sync_group.API_KEY)
 """Requests that wait for other clients: their senders look for another coordinator anyway."""
 APPEND_BYTES_MAX = 64 * 1024
-"""Of an append whose answer is waited for awake: that of more takes several times as long."""
+"""The largest append whose answer is waited for awake: a larger one takes several times as long."""
 SOCKETS_BETWEEN = (16, 2)
 """An answer comes from a ring, the request after it from a socket."""
 SOON_ANSWERED = (ADD_PARTITIONS_TO_TXN, END_TXN, OFFSET_COMMIT, OFFSET_FETCH)
@@ -117,7 +117,7 @@ class Siblings(NamedTuple):
     place: int
     """From 0."""
     doorbells: Mapping[int, Doorbell]
-    """Those of the others, by slot."""
+    """The doorbells of the other gateways, by slot."""
     address_counts: AddressCounts
     quota_counts: QuotaCounts
     guests: int = 0

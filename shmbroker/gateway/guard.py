@@ -84,7 +84,7 @@ class Guard:
         return is_allowed
 
     def lets(self, connection: Connection, operation: int, resource_type: int, name: str) -> bool:
-        """The same, told to nobody: `may` is asked again where it is not so."""
+        """As `may`, but told to nobody: `may` is asked again where it is not so."""
         return self._authorizer.allows(
             connection.principal, connection.address, operation, resource_type, name
         )

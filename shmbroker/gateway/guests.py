@@ -42,27 +42,29 @@ if TYPE_CHECKING:
     from shmbroker.ipc.passage import Passage
 
 WINDOW_S = 0.1
-"""Over so long it is judged how much of its time this process is busy."""
+"""The time over which this process judges how busy it is."""
 ROOM = 0.85
-"""So much of its time it may be busy, guests and all else."""
+"""The share of its time that this process may be busy, with guests and with all else."""
 LOUD = 0.93
-"""Busy for more of it, it sends those home who went the usual way in this window."""
+"""A process that is busy for a larger share sends home the guests that went the usual way in this
+window."""
 USUAL_PER_S = 6500
-"""So it does where they were read more often than this: they ask again at once."""
+"""It sends them home, too, if they were read more often than this: they ask again at once."""
 TIMES_FEW = 2
-"""Who was read no more often stays: what is asked first goes the usual way."""
+"""A guest that was read no more often than this stays: its first requests go the usual way."""
 BUSY_S = 0.02
-"""So does one that had no rest for so long."""
+"""A process that had no rest for this long sends them home, too."""
 RESTS_S = (0.5, 8.0)
-"""For so long it takes nobody after that but who goes a straight way."""
+"""How long it takes only guests that go a straight way after that: at first, and at most."""
 STEADY_S = 2.0
+"""A process that has to send guests home again within this time rests for longer."""
 GOES_WITHIN_S = 0.5
-"""Who shall go and is between two requests at no end of a turn for so long stays."""
+"""A guest that shall go stays if no turn ends between two of its requests within this time."""
 
 
 class Guests:
-    """Those of one I/O worker. passages, marks: by the slot of the lender. show_room: told what
-    thousandths of its time this process has for more of them. cores: they tell how long this
+    """The guests of one I/O worker. passages, marks: by the slot of the lender. show_room: told
+    what thousandths of its time this process has for more of them. cores: they tell how long this
     process has looked for work. worked_s: processor time that it has had."""
 
     def __init__(
@@ -89,7 +91,7 @@ class Guests:
         self.present: dict[Connection, tuple[int, Lent]] = {}
         """By whom it was lent, and as what."""
         self._marked: set[Connection] = set()
-        """Those whose mark is set."""
+        """Guests whose mark is set."""
         self._usual: dict[Connection, int] = {}
         """How often they were read in this window and did not go the straight way."""
         self._going: dict[Connection, float] = {}
@@ -123,7 +125,7 @@ class Guests:
     # ── in ──────────────────────────────────────────────────────────────────────────────────────
 
     def take_in(self, slot: int) -> None:
-        """Those that a network worker lends."""
+        """Take in the connections that a network worker lends."""
         passage = self._passages[slot]
         gateway, now = self._gateway, self._gateway.now()
         while (found := passage.receive()) is not None:
@@ -226,7 +228,7 @@ class Guests:
             self.send_all()
 
     def _unmark(self) -> None:
-        """Those that are between two requests now."""
+        """Take the marks off guests that are between two requests now."""
         for connection in list(self._marked):
             if not connection.filled and is_between_requests(connection):
                 self.on_answered(connection)

@@ -174,7 +174,7 @@ class Lender:
         """Looks in a row at which it was quiet."""
         self._to_lend: list[Connection] = []
         self._muted: set[Connection] = set()
-        """Those of them that are read no more, so that they are between two requests soon."""
+        """Connections of `_to_lend` that are read no more, to be between two requests soon."""
         self._stays: dict[Connection, tuple[float, float]] = {}
         """Of those that have come home: until when they stay, and for how long that is."""
         for broker_id, passage in passages.items():
@@ -289,7 +289,7 @@ class Lender:
     # ── in ──────────────────────────────────────────────────────────────────────────────────────
 
     def take_in(self, broker_id: int) -> None:
-        """Those that come home, and word of those that have ended."""
+        """Take in the connections that come home, and word of those that have ended."""
         passage = self._passages[broker_id]
         while (found := passage.receive()) is not None:
             (kind, number, *more), descriptors = found

@@ -188,7 +188,7 @@ def encode_answer(many: ManyProduce, version: int) -> bytes:
 
 
 def answers_of(many: ManyProduce) -> list[dict[str, Any]]:
-    """The same for the codec, where some were refused."""
+    """The answers as the codec takes them, where some batches were refused."""
     topics = []
     n = 0
     for name, topic_id, places in many.topics:

@@ -42,9 +42,9 @@ HEAD = Struct(f"<Q{CONSTANT_BYTES}sI")
 """Of an APPEND: token, the constant but for the batch's size, and that."""
 
 TOGETHER_MAX = 25
-"""So many batches in one APPEND_MANY,"""
+"""The most batches in one APPEND_MANY."""
 TOGETHER_BYTES_MAX = 64 * 1024
-"""and about so many bytes. A batch of more goes alone."""
+"""About the most bytes in one APPEND_MANY. A batch of more goes alone."""
 
 
 def has_room(peer: Peer, needed: int) -> bool:

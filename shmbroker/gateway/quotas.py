@@ -133,7 +133,7 @@ class Throttle:
         self._known = None
 
     def limits(self, client_id: bytes | None) -> ClientLimits | None:
-        """Those of its user with a client id; None: it has none."""
+        """The limits of its user with a client id; None: it has none."""
         known = self._known
         if known is None or known[0] != client_id:
             connection = self._connection
@@ -147,7 +147,7 @@ class Throttle:
         self._bills[request] = bill
 
     def charge(self, inflight: Iterable[Request]) -> None:
-        """Those of the next answers that are complete: what they used is counted, and they say for
+        """Charge the next answers that are complete: what they used is counted, and they say for
         how long this connection is not read from."""
         bills = self._bills
         if not bills:
@@ -349,7 +349,7 @@ class Quotas:
         return self._counts.record(bound.key, amount, now_ms).throttle_ms(bound.per_second)
 
     def record_time(self, bound: Bound | None, used_ns: int) -> int:
-        """The same for time, which mutes nobody for longer than a window."""
+        """As `record`, for time that was used: nobody is muted for longer than a window."""
         return min(self.record(bound, used_ns), self._counts.windows.length_ms)
 
     def take_back(self, bound: Bound, amount: int) -> None:
@@ -429,7 +429,7 @@ def _client_id(buffer: bytearray, start: int, end: int) -> bytes | None:
 
 
 def _with_throttle_time(request: Request, throttle_ms: int, body: bytes) -> bytes:
-    """The same answer, in versions that have room for it with the time in it."""
+    """An answer with the time in it, in versions that have room for it."""
     from shmbroker.wire import codec
 
     name = api_keys.name_of(request.api_key) + "Response"

@@ -15,7 +15,7 @@ UNSENT_BYTES_MIN = 32 << 20
 
 
 class SlowReaders:
-    """Those of one worker."""
+    """The connections of one worker that take their answers slowly."""
 
     __slots__ = ("bytes_max", "present", "unsent")
 

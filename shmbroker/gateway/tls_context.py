@@ -42,7 +42,7 @@ CLIENT_AUTH = {
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 SUITES_1_3 = ("TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256")
-"""Those of TLS 1.3, in OpenSSL's order; Python before 3.15 can't leave out one of them."""
+"""The suites of TLS 1.3, in OpenSSL's order; Python before 3.15 can't leave out one of them."""
 
 SOON_DAYS = 14
 """A certificate that ends within these is warned about."""
@@ -68,7 +68,7 @@ class TlsContext(NamedTuple):
     """What the files looked like that it was read from."""
 
     def prints_now(self) -> tuple[Print | None, ...]:
-        """The same of the files that are there now; None where there is none."""
+        """The prints of the files that are there now; None where there is none."""
         return tuple(_print(path) for path, *_ in self.prints)
 
 

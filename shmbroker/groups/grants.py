@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Grants:
-    """Those of one coordinator; each group has the words of its own members."""
+    """The grants of one coordinator; each group has the words of its own members."""
 
     __slots__ = ("_standing", "_steady_ms")
 

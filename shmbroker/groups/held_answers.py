@@ -38,7 +38,7 @@ class _Held(NamedTuple):
 
 
 class HeldAnswers(OffsetWaits[_Held]):
-    """Those of one coordinator."""
+    """The answers of one coordinator that wait until what they tell is replicated."""
 
     __slots__ = ()
 

@@ -178,7 +178,7 @@ class _Fetch:
         self.member_epoch = row["member_epoch"]
         self.keys = keys
         self.topics = topics
-        """Those that the request names by their ids."""
+        """Topics that the request names by their ids."""
         self.rows = _rows(group, keys)
         self.answer = answer
 

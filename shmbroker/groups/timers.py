@@ -57,7 +57,7 @@ class Timers:
             self._on_first(due_ms)
 
     def take_due(self, now_ms: int) -> list[Timer]:
-        """Those whose time has come, the first of them first."""
+        """Timers whose time has come, the first of them first."""
         heap, due = self._heap, []
         while heap and heap[0].due_ms <= now_ms:
             due.append(heappop(heap))

@@ -15,7 +15,7 @@ WAITS_S = 225e-6
 AFTER_S = 60e-6
 """For the next request: a client that waits for each answer sends it about then."""
 AMONG_REPLICAS_S = 150e-6
-"""The same, where a request is answered only after replicas have it."""
+"""For the next request, where requests are answered only after replicas have them."""
 
 
 class Awake:

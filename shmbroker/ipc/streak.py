@@ -9,9 +9,9 @@ than a wake-up that was spared.
 WEIGHT = 1 / 8
 """How much the last time counts beside all before it."""
 SHARE_MIN = 0.7
-"""The share of times that something came, below which it is not tried each time any more,"""
+"""Looking is not tried each time where something came in a smaller share of the times."""
 TRIED_AGAIN = 32
-"""but every so many times."""
+"""One of so many times is tried then."""
 
 
 class Streak:

@@ -74,7 +74,7 @@ def parse_entries(data: bytes | bytearray) -> list[AbortedTransaction]:
 
 
 class AbortedTransactions:
-    """Those of one log. False where no segment has an index: most logs have none."""
+    """What one log has of aborted transactions. False where no segment has an index, as in most."""
 
     __slots__ = ("_bases", "_contents", "_find_again", "_unwritten", "directory")
 

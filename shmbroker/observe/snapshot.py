@@ -312,7 +312,7 @@ class Snapshot:
     registered: Sequence[int]
     """Ids of the brokers that the metadata log has, those of former families too."""
     fenced: Sequence[int]
-    """Those of them that are fenced: not at work."""
+    """Brokers that are fenced: not at work."""
     topics: Sequence[Topic]
     """By name."""
     groups: Groups

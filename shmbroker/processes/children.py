@@ -189,7 +189,7 @@ class Children:
         return [running for running in self.running.values() if running.pid]
 
     def unable(self) -> list[Running]:
-        """Those that can't boot."""
+        """The children that can't boot."""
         return [running for running in self.running.values() if running.why]
 
     def able(self) -> dict[str, list[bool]]:

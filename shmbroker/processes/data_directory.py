@@ -77,7 +77,7 @@ class DirectoryPlan(NamedTuple):
     """No directory has been a node's before."""
     to_format: dict[str, MetaProperties]
     missing: list[Found]
-    """Those of `to_format` that have lost what they had."""
+    """Directories of `to_format` that have lost what they had."""
     voters: voter_change.VoterChange | None
 
 

@@ -58,7 +58,7 @@ class OpenSockets:
         )
 
     def remove_paths(self) -> None:
-        """Those of Unix sockets that clients came by."""
+        """Remove the paths of Unix sockets that clients came by."""
         for listener in self.listeners:
             if listener.config.is_unix:
                 Path(listener.bound()[0]).unlink(missing_ok=True)

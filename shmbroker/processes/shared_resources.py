@@ -176,7 +176,7 @@ class SharedResources:
         self.stranger_secret = os.urandom(32)
         """See `security.sasl.scram_users`; it lasts as long as the family."""
         self.settings = Notice(memoryview(mmap.mmap(-1, SETTINGS_BYTES)))
-        """Those that were read again, as JSON: setting to text."""
+        """The settings that were read again, as JSON: setting to text."""
         words = self.counters.words
         self.doorbells = [
             Doorbell(make_eventfd(), words, self.counters.at(slot.index, DOORBELL))
@@ -187,9 +187,9 @@ class SharedResources:
         self._position_views = self._make_tables(f"{prefix}positions", IO_WORKER, tables[0])
         self._standing_views = self._make_tables(f"{prefix}standing", IO_WORKER, tables[1])
         self.address_counts = self._make_tables(f"{prefix}addresses", NETWORK_WORKER, counts)
-        """Tables of the network workers, by slot."""
+        """Tables of the connections that the network workers have from each address, by slot."""
         self.quota_counts = self._make_tables(f"{prefix}quotas", NETWORK_WORKER, used)
-        """The same."""
+        """Tables of what the network workers have counted for quotas, by slot."""
         workers = self.of_role(NETWORK_WORKER) + self.of_role(IO_WORKER)
         region = Region.create(f"{prefix}latencies", _pages(took * len(workers)))
         self._regions.append(region)

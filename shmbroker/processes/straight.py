@@ -53,7 +53,7 @@ class StraightWay:
         self._guests = guests
         self._monotonic = gateway.loop.traffic.monotonic
         self._ready: list[Connection] = []
-        """Those of the rows that the kernel serves."""
+        """The connections of the rows that the kernel serves."""
         self.served = 0
         """Reads of which all was answered."""
 

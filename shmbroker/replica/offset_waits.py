@@ -25,7 +25,7 @@ class OffsetWaits(Generic[Waiter]):
 
     def __init__(self) -> None:
         self.partitions: dict[Partition, deque[tuple[int, Waiter]]] = {}
-        """Those with waiters: the offset that each waits for, and the waiter."""
+        """Partitions with waiters: the offset that each waits for, and the waiter."""
 
     def __len__(self) -> int:
         return sum(map(len, self.partitions.values()))
@@ -38,7 +38,7 @@ class OffsetWaits(Generic[Waiter]):
         waiting.append((end_offset, waiter))
 
     def due(self, partition: Partition) -> list[Waiter]:
-        """Those for whom the high watermark is far enough; they wait no more."""
+        """Waiters for whom the high watermark is far enough; they wait no more."""
         waiting = self.partitions.get(partition)
         if waiting is None:
             return []
@@ -55,7 +55,7 @@ class OffsetWaits(Generic[Waiter]):
         return [waiter for _, waiter in self.partitions.pop(partition, ())]
 
     def drop_where(self, predicate: Callable[[Waiter], bool]) -> list[Waiter]:
-        """Those that the predicate picks, of all partitions; they wait no more."""
+        """Waiters that the predicate picks, of all partitions; they wait no more."""
         dropped: list[Waiter] = []
         for partition, waiting in list(self.partitions.items()):
             picked = [waiter for _, waiter in waiting if predicate(waiter)]

@@ -122,7 +122,7 @@ class Partition:
         self.followers: dict[int, Follower] = {}
         """By broker id, while this broker leads."""
         self.waits_for: tuple[Follower, ...] = ()
-        """Those that the high watermark waits for."""
+        """The followers that the high watermark waits for."""
         self.pending_in_sync: tuple[int, ...] | None = None
         """In-sync replicas that the controller was asked for and has not answered."""
         self.is_under_min_in_sync = False
@@ -293,8 +293,8 @@ class Partition:
 
 
 class Partitions(dict[bytes, Partition]):
-    """Those that a broker holds, by key. The log of a topic that was just created may not be made
-    yet: who is asked for it by a client looks with `find`, which has it made first."""
+    """The partitions that a broker holds, by key. The log of a topic that was just created may not
+    be made yet: who is asked for it by a client looks with `find`, which has it made first."""
 
     __slots__ = ("open_due",)
 

@@ -87,7 +87,7 @@ class QuotaFilter:
         self._names: dict[str, str | None] = {}
         """By type, of those whose name is given."""
         self._types: set[str] = set()
-        """Those of which any name will do."""
+        """The types of entities of which any name will do."""
         for component in components:
             self._add(component["entity_type"], component["match_type"], component["match"])
         kinds = self._types.union(self._names)

@@ -97,7 +97,7 @@ class RemoteLog:
         return None
 
     def with_aborted(self, offset: int) -> list[RemoteSegment]:
-        """Those with a transaction index that end behind `offset`."""
+        """Segments with a transaction index that end behind `offset`."""
         return [one for one in self.segments if one.has_aborted and one.end_offset > offset]
 
     def covered_end(self, offset: int) -> int:

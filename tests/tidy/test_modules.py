@@ -1,6 +1,7 @@
 """Rules that every module keeps, and that no linter knows."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -25,6 +26,9 @@ HEAVY = (
 ALL = [ROOT / "pyspark_shmbroker.py", *modules("shmbroker", "perf")]
 PACKAGE_MODULES = modules("shmbroker")
 ANYTHING = {"Any", "Any | None", "object"}
+NAMELESS = re.compile(r"(Those|The same|The one)\b")
+NAMELESS_COUNT = 55
+"""How many docstrings begin so. It may only fall."""
 FORKING = {"os.fork", "os.forkpty", "os.posix_spawn", "os.posix_spawnp"}
 
 
@@ -142,3 +146,26 @@ def test_hardly_any_parameter_may_be_anything():
         overrides = tomllib.load(file)["tool"]["mypy"]["overrides"]
     assert not any(override.get("ignore_errors") for override in overrides)
     assert (PACKAGE / "py.typed").exists()
+
+
+def _docstrings():
+    """Each text that stands alone as a statement, with where it stands."""
+    for path in PACKAGE_MODULES:
+        for node in ast.walk(tree_of(path)):
+            if (
+                isinstance(node, ast.Expr)
+                and isinstance(node.value, ast.Constant)
+                and isinstance(node.value.value, str)
+            ):
+                yield f"{name_of(path)}:{node.lineno}", node.value.value.strip()
+
+
+def test_no_docstring_is_half_a_sentence():
+    """What a constant means is read without the constant behind it."""
+    assert [where for where, text in _docstrings() if text.endswith(",")] == []
+
+
+def test_docstrings_begin_with_what_they_are_about():
+    """ "Those of …" and "The same" have the reader look for a noun. The count may only fall."""
+    found = [where for where, text in _docstrings() if NAMELESS.match(text)]
+    assert len(found) <= NAMELESS_COUNT, f"begin with a noun: {found}"

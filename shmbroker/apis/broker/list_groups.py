@@ -18,7 +18,7 @@ VERSION_MIN_ADVERTISED = 0
 
 
 def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
-    """Those of the states and types asked for, in whatever case; all if none are."""
+    """The groups of the states and types asked for, in whatever case; all if none are."""
     error, groups = broker.groups.list_groups(
         {state.lower() for state in body["states_filter"]},
         {kind.lower() for kind in body["types_filter"]},

@@ -21,7 +21,8 @@ VERSION_MIN_ADVERTISED = 0
 
 
 def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
-    """Those that pass all filters; an empty one lets all pass, a negative duration, too."""
+    """The transactions that pass all filters; an empty one lets all pass, and so
+    does a negative duration."""
     pattern = body.get("transactional_id_pattern") or ""
     if pattern and fault_of(pattern) is not None:
         return {"error_code": error_codes.INVALID_REGULAR_EXPRESSION}

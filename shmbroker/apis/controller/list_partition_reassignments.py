@@ -23,7 +23,7 @@ VERSION_MIN_ADVERTISED = 0
 
 
 def answer(controller: ControllerContext, call: Call, body: dict[str, Any]) -> Answer:
-    """Those of the partitions asked for; all if none is."""
+    """The reassignments of the partitions asked for; all if none is."""
     return controller.decide(call, body)
 
 

@@ -25,7 +25,7 @@ VERSION_MIN_ADVERTISED = 1
 
 
 def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> dict[str, Any]:
-    """Those that the filter matches, resource by resource; an unknown number matches none."""
+    """The ACLs that the filter matches, resource by resource; an unknown number matches none."""
     wanted = AclFilter.of(body)
     if says_unknown(wanted):
         raise ProtocolFault("DescribeAcls with a number that stands for unknown")

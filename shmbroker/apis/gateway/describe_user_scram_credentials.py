@@ -23,7 +23,7 @@ VERSION_MIN_ADVERTISED = 0
 
 
 def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> dict[str, Any]:
-    """Those that are named, or all; never a salt or a key."""
+    """The credentials of the users that are named, or of all; never a salt or a key."""
     found: dict[str, list[dict[str, int]]] = {}
     for (user, mechanism), credential in sorted(gateway.image.security.scram.items()):
         info = {"mechanism": mechanism, "iterations": credential.iterations}

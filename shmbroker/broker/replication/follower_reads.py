@@ -29,6 +29,7 @@ from shmbroker.ipc.operation_layout import (
     READ_SLICE,
 )
 from shmbroker.ipc.peer import Peer
+from shmbroker.log.segment import Segment
 from shmbroker.replica.follower import UNKNOWN, may_join
 from shmbroker.replica.follower_session import FollowedRow, FollowerSession
 from shmbroker.replica.partition import Partition, not_led_error
@@ -56,14 +57,15 @@ _OUT_OF_RANGE = error_codes.OFFSET_OUT_OF_RANGE
 
 
 class FollowerReads:
-    """Those of one I/O worker as a leader, broker `broker_id`. `moved` collects partitions whose
-    high watermark did, `may_join` those that a follower could join the in-sync replicas of."""
+    """The reads that followers send to one I/O worker, which is their leader `broker_id`. `moved`
+    collects partitions whose high watermark has moved, `may_join` those whose in-sync replicas a
+    follower could join."""
 
     def __init__(
         self,
         partitions: dict[bytes, Partition],
         now_ms: Callable[[], int],
-        pass_file: Callable[[Peer, Any], None],
+        pass_file: Callable[[Peer, Segment], None],
         moved: set[Partition],
         on_storage_fault: Callable[[Partition, StorageFault], None],
         broker_id: int,

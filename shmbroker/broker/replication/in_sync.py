@@ -40,7 +40,7 @@ _NOTHING_DONE = (INELIGIBLE_REPLICA, OPERATION_NOT_ATTEMPTED)
 
 
 class InSyncChanges:
-    """Those of the partitions that one broker leads."""
+    """The changes to the in-sync replicas of the partitions that one broker leads."""
 
     __slots__ = ("_ask", "_asked", "_may_join", "_moved", "_unsure")
 
@@ -58,7 +58,7 @@ class InSyncChanges:
         self._asked: list[Partition] = []
         """Partitions of the request under way."""
         self._unsure: set[Partition] = set()
-        """Those of whose request nobody knows what became of it."""
+        """Partitions of which nobody knows what became of their request."""
 
     def expand(self, image: MetadataImage) -> None:
         """Ask for those followers that have caught up."""

@@ -22,7 +22,7 @@ SUPERVISOR = "supervisor"
 YOUNG_S = 60.0
 """A child that much younger than its supervisor has followed another."""
 LATE_ROLES = ("cleaner", "tier")
-"""Those are forked when they are needed."""
+"""Roles that are forked when they are needed."""
 RESIDENT_MOST = 2 << 30
 SHARE_MOST = 0.8
 LAG_MOST = 1_000_000

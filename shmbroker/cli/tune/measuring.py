@@ -91,7 +91,7 @@ def measure(
 
 
 def settings_of(config: BrokerConfig) -> dict[str, str]:
-    """Those that may be advised, as a start would have them."""
+    """The settings that may be advised, as a start would have them."""
     found = {name: str(config[name]) for name in ADVISED}
     found[NETWORK_WORKERS] = str(network_workers(config[NETWORK_WORKERS]))
     return found

@@ -41,7 +41,7 @@ METADATA_AGE_S = 300.0
 
 
 class Leaders:
-    """Those of a cluster that a producer sends to."""
+    """The leaders of a cluster that a producer sends to."""
 
     def __init__(self, cluster: Cluster, settings: Settings) -> None:
         self.connections: dict[int, LeaderConnection] = {}

@@ -158,7 +158,7 @@ class Transactions:
         self._coordinator = _Coordinator(cluster, transactional_id, _TRANSACTION)
         self._added: set[TopicPartition] = set()
         self._groups: dict[str, _Coordinator] = {}
-        """Those whose offsets are in the transaction."""
+        """The groups whose offsets are in the transaction."""
 
     @property
     def is_begun(self) -> bool:

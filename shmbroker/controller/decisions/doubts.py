@@ -69,7 +69,7 @@ class Doubts:
         self._epochs: dict[tuple[int, Place], Epochs] = {}
         """The log ends of replicas that are neither in sync nor eligible."""
         self._told: set[int] = set()
-        """Those that have told all."""
+        """Brokers that have told all."""
 
     def note(self, broker_id: int, is_clean: bool) -> None:
         """A broker registers."""
@@ -116,7 +116,7 @@ class Doubts:
         return records
 
     def absent(self, pending: AbstractSet[int]) -> AbstractSet[int]:
-        """Those who have not come, of the brokers that may not have registered yet."""
+        """The brokers that have not come, of those that may not have registered yet."""
         return pending - self.safe - self.unclean
 
     def can_be_settled(self, pending: AbstractSet[int], is_waiting: bool) -> bool:

@@ -43,9 +43,9 @@ class Room(NamedTuple):
     short: frozenset[int]
     """Brokers without room, as of now."""
     handing: frozenset[int]
-    """Those of them that have had none for WAIT_S: they are to lead nothing."""
+    """Brokers of `short` that have had none for WAIT_S: they are to lead nothing."""
     failed: frozenset[int]
-    """Those of them whose log directory is offline."""
+    """Brokers of `short` whose log directory is offline."""
     returned: frozenset[int]
     """Brokers that had no room for a while, and have it again."""
 

@@ -49,7 +49,7 @@ class TokenRules(NamedTuple):
 
     @classmethod
     def of(cls, config: BrokerConfig, env: Mapping[str, str]) -> TokenRules:
-        """Those of a broker. ConfigFault as of `key_of`."""
+        """The rules of a broker. ConfigFault as of `key_of`."""
         return cls(
             key_of(config, env),
             config["delegation.token.max.lifetime.ms"],

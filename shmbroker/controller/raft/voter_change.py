@@ -80,7 +80,7 @@ class VoterChange:
         self.before = before
         """The voters that there were; empty if nothing says so."""
         self.voters = voters
-        """Those to be; empty if only damaged files are put aside."""
+        """The voters to be; empty if only damaged files are put aside."""
 
     def carry_out(self, now_ms: Callable[[], int], brokers: Collection[int]) -> None:
         """Make the logs those of the voters to be.

@@ -104,7 +104,7 @@ class VoterLinks:
         self._links: dict[int, _Link] = {}
         """All, by descriptor."""
         self._to_ask: dict[int, _Link] = {}
-        """Those to ask on, by voter."""
+        """The links to ask on, by voter."""
         self._told: list[tuple[Any, ...]] = []
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ class StoreAssigned(NamedTuple):
     """Store the group with what its leader has assigned."""
 
     generation_id: int
-    """The one that it is for: there may be another by the time that it is stored."""
+    """The generation that it is for: there may be another by the time that it is stored."""
     assignments: dict[str, bytes]
     """The assignment of every member, by its id."""
 

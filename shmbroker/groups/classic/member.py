@@ -92,7 +92,7 @@ class ClassicMember:
         return b""
 
     def copy(self, member_id: str) -> ClassicMember:
-        """The same under another id, with nothing parked."""
+        """This member under another id, with nothing parked."""
         return ClassicMember(
             member_id,
             self.instance_id,

@@ -117,7 +117,7 @@ class ConsumerMember:
         """Until when a classic member has to ask for its assignment."""
 
     def copy(self, member_id: str | None = None) -> ConsumerMember:
-        """The same, or the same under another id; without deadlines."""
+        """This member, perhaps under another id; without deadlines."""
         other = ConsumerMember(self.member_id)
         for name in FIELDS:
             setattr(other, name, getattr(self, name))

@@ -112,7 +112,7 @@ def topics_hash(
 
 
 def assignor_of(group: ConsumerGroup) -> str:
-    """The one that most of those who ask for one ask for."""
+    """The assignor that most of those who ask for one ask for."""
     return _elected(group, group.members)
 
 

@@ -117,7 +117,7 @@ class Entry:
         self.known = known
         self.shard = shard
         self.markers: Markers | None = None
-        """Those that are on their way."""
+        """The markers that are on their way."""
         self.scheduled_ms = NEVER
         self.ends_ms = NEVER
         """When the open transaction has taken too long, by the steady clock; NEVER: none is."""
@@ -204,7 +204,7 @@ class TransactionCoordinator(Sharded[Shard]):
         self._sequence = 0
         self._waiting: deque[Waiting] = deque()
         self._unused: dict[Entry, None] = {}
-        """Those without a transaction, the one that was unused longest first."""
+        """Entries without a transaction, the one that was unused longest first."""
 
     # ── partitions ──────────────────────────────────────────────────────────────────────────────
 

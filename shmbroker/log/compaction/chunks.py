@@ -80,7 +80,7 @@ class LogChunk(NamedTuple):
     batches: Batches
     is_data: "Flags"
     data: Batches
-    """Those with `is_data`."""
+    """Batches with `is_data`."""
     plain: "Bytes"
     """Holds the records of data batch i, decompressed, in [low[i], high[i])."""
     low: "Int64s"

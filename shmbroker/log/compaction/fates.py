@@ -57,11 +57,11 @@ class KnownTransactions:
         self._aborted: dict[int, deque[AbortedTransaction]] = {}
         """By producer id, those that are not passed yet."""
         self._seen: set[AbortedTransaction] = set()
-        """Those of which a batch was there."""
+        """Aborted transactions of which a batch was there."""
         self._committed: set[int] = set()
         """Producers with a batch since their last marker, that isn't aborted."""
         self.kept: list[AbortedTransaction] = []
-        """Those of `_seen` whose markers were passed; the caller clears it for each new segment."""
+        """Entries of `_seen` whose markers were passed; the caller clears it for each segment."""
         for entry in _read_indexes(directory):
             if entry.last_offset >= start_offset:
                 self._aborted.setdefault(entry.producer_id, deque()).append(entry)
