@@ -53,7 +53,7 @@ from shmbroker.broker.read_sessions import ReadSessions
 from shmbroker.broker.registration import Registration
 from shmbroker.broker.replicated import ReplicationWaits
 from shmbroker.broker.replication.replication import Replication
-from shmbroker.broker.shown import Shown
+from shmbroker.broker.shown import BrokerShown
 from shmbroker.broker.storage_faults import StorageFaults
 from shmbroker.broker.tier_port import NoTier, Tier
 from shmbroker.broker.tiering.tiering import Tiering
@@ -141,7 +141,7 @@ class Broker:
             },
         )
         self.applied_settings.apply_to_broker()
-        self.shown = Shown(clock, member, tables.latencies)
+        self.shown = BrokerShown(clock, member, tables.latencies)
         self.peer_changes = PeerChanges(self, peers)
         self.intake = Intake(self)
         self._turns = 0

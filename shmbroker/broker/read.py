@@ -32,7 +32,7 @@ from shmbroker.broker.read_lookup import (
     P_LOG_START_OFFSET,
     P_OFFSET,
     READ_COMMITTED,
-    Refusal,
+    ReadRefusal,
 )
 from shmbroker.ipc.operation_layout import (
     READ_ABORTED,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from shmbroker.broker.read_lookup import Asked, Lookup
+    from shmbroker.broker.read_lookup import AskedRow, Lookup
     from shmbroker.ipc.peer import Peer
     from shmbroker.log.segment import Segment
     from shmbroker.purgatory import Purgatory
@@ -63,7 +63,7 @@ INLINE_BYTES = 256 << 10
 """Bytes that go with one answer at most; slices beyond are sent from their files."""
 
 _pack_slice = READ_SLICE.pack
-_NEWS = frozenset((tuple, Refusal))
+_NEWS = frozenset((tuple, ReadRefusal))
 """The types of results that tell something; see `Lookup.look_up`."""
 _OUT_OF_RANGE = error_codes.OFFSET_OUT_OF_RANGE
 
@@ -80,7 +80,7 @@ class DelayedRead(DelayedOperation):
         reader: Reader,
         peer: Peer,
         token: int,
-        partitions: list[Asked],
+        partitions: list[AskedRow],
         min_bytes: int,
         max_bytes: int,
         isolation: int,
@@ -149,7 +149,7 @@ class DelayedRead(DelayedOperation):
         lookup = self.reader.lookup
         found, total, must_answer = lookup.look_up(self, [partitions[place] for place in which])
         for place, result in zip(which, found, strict=True):
-            if lookup.is_cold or type(result) is Refusal:
+            if lookup.is_cold or type(result) is ReadRefusal:
                 return self.try_complete()  # whether an error is answered with depends on all
             results[place] = result
         if total < self.min_bytes and not must_answer:
@@ -291,7 +291,7 @@ class Reader:
             inline_bytes_max -= ABORTED_MAX * READ_ABORTED.size
         for which, result in zip(read.looked, results, strict=False):
             kind = type(result)
-            if kind is Refusal:
+            if kind is ReadRefusal:
                 add(_pack_refusal(which, *result))
                 continue
             if kind is not tuple:

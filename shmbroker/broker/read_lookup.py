@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from shmbroker.log.transaction_index import AbortedTransaction
     from shmbroker.replica.partition import Partition, Partitions
 
-    Asked = tuple[bytes, int, int, int, int, int, int]
+    AskedRow = tuple[bytes, int, int, int, int, int, int]
     """What READ_PARTITION.unpack gives; the constants `P_…` name its places."""
     Found = tuple[Segment, int, int]
     """Segment, position, length."""
@@ -82,14 +82,14 @@ READ_COMMITTED = 1
 _OUT_OF_RANGE = error_codes.OFFSET_OUT_OF_RANGE
 
 
-class Refusal(NamedTuple):
+class ReadRefusal(NamedTuple):
     """What a look finds of a partition that can't be read."""
 
     error: int
     partition: Partition | None
 
 
-class Limits(Protocol):
+class ReadLimits(Protocol):
     """What a READ may have."""
 
     max_bytes: int
@@ -122,15 +122,15 @@ class Lookup:
         """Whether it met bytes that are on their way from the remote store."""
 
     def look_up(
-        self, read: Limits, asked: Iterable[Asked], others: bool | None = None
+        self, read: ReadLimits, asked: Iterable[AskedRow], others: bool | None = None
     ) -> tuple[list[Any], int, bool]:
         """(one result for each partition, bytes in all, whether to answer at once).
 
         asked: its partitions, or some of them. others: where what is left out has nothing new,
         whether it has others: then there are no results behind the one that filled the answer.
 
-        The type of a result tells its kind: a Refusal; a tuple, which is a Slice; or the partition
-        itself, where there are no bytes of it.
+        The type of a result tells its kind: a ReadRefusal; a tuple, which is a Slice; or the
+        partition itself, where there are no bytes of it.
         """
         self.is_cold = self.is_tier_awaited = False
         if read.cold_until_ms and self._now_ms() >= read.cold_until_ms:
@@ -146,7 +146,7 @@ class Lookup:
 
     def _look_up(
         self,
-        asked: Iterable[Asked],
+        asked: Iterable[AskedRow],
         max_bytes: int,
         isolation: int,
         others: bool | None,
@@ -188,7 +188,7 @@ class Lookup:
                 add(partition)
                 continue
             if partition is None or not partition.is_leader:
-                add(Refusal(not_led_error(partition), partition))
+                add(ReadRefusal(not_led_error(partition), partition))
                 continue
             refusal = _refusal(partition, epoch, last_fetched_epoch, offset)
             if refusal is not None:
@@ -216,7 +216,7 @@ class Lookup:
                 add(partition)
                 continue
             if type(found) is int:
-                add(Refusal(found, partition))
+                add(ReadRefusal(found, partition))
                 continue
             segment, position, length = found
             if length:
@@ -275,23 +275,23 @@ class Lookup:
 
 def _refusal(
     partition: Partition, epoch: int, last_fetched_epoch: int, offset: int
-) -> tuple[Refusal | Slice, bool] | None:
+) -> tuple[ReadRefusal | Slice, bool] | None:
     """What a leader answers to a read that can't have bytes, and whether at once; None: it can."""
     if epoch >= 0 and epoch != partition.leader_epoch:
         if epoch < partition.leader_epoch:
-            return Refusal(error_codes.FENCED_LEADER_EPOCH, partition), False
-        return Refusal(error_codes.UNKNOWN_LEADER_EPOCH, partition), True
+            return ReadRefusal(error_codes.FENCED_LEADER_EPOCH, partition), False
+        return ReadRefusal(error_codes.UNKNOWN_LEADER_EPOCH, partition), True
     log = partition.log
     if last_fetched_epoch >= 0:
         end_epoch, end_offset = log.leader_epochs.end_offset_for(
             last_fetched_epoch, log.log_end_offset
         )
         if end_epoch < 0:
-            return Refusal(_OUT_OF_RANGE, partition), True
+            return ReadRefusal(_OUT_OF_RANGE, partition), True
         if end_epoch < last_fetched_epoch or end_offset < offset:
             return (partition, None, 0, 0, (end_epoch, end_offset), ()), True
     if not log.log_start_offset <= offset <= log.log_end_offset:
-        return Refusal(_OUT_OF_RANGE, partition), True
+        return ReadRefusal(_OUT_OF_RANGE, partition), True
     return None
 
 

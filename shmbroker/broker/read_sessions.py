@@ -22,7 +22,7 @@ Rules of this file:
 from __future__ import annotations
 
 from shmbroker.broker.read import DelayedRead
-from shmbroker.broker.read_lookup import P_KEY, P_KNOWN, P_OFFSET, READ_COMMITTED, Refusal
+from shmbroker.broker.read_lookup import P_KEY, P_KNOWN, P_OFFSET, READ_COMMITTED, ReadRefusal
 from shmbroker.ipc.operation_layout import (
     READ_DONE,
     READ_DONE_HEAD,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.broker.read import Reader
-    from shmbroker.broker.read_lookup import Asked
+    from shmbroker.broker.read_lookup import AskedRow
     from shmbroker.ipc.peer import Peer
     from shmbroker.replica.partition import Partition
 
@@ -85,7 +85,7 @@ class ReadSession(DelayedOperation):
 
     __slots__ = ("_isolation", "_places", "_ready", "_refreshed_ms", "read", "reader", "rows")
 
-    def __init__(self, reader: Reader, rows: list[Asked]) -> None:
+    def __init__(self, reader: Reader, rows: list[AskedRow]) -> None:
         super().__init__()
         self.reader = reader
         self.rows = rows
@@ -102,7 +102,7 @@ class ReadSession(DelayedOperation):
         self._refreshed_ms = self.reader.now_ms()
         self._ready.update(dict.fromkeys(range(len(self.rows))))
 
-    def change(self, rows: Iterable[Asked]) -> bool:
+    def change(self, rows: Iterable[AskedRow]) -> bool:
         """Take what a READ says; False where it names what the session has not."""
         for row in rows:
             place = self._places.get(row[P_KEY])
@@ -151,7 +151,7 @@ class ReadSession(DelayedOperation):
         )
         for place, result in zip(looked, found, strict=False):
             kind = type(result)
-            if kind is tuple or kind is Refusal:
+            if kind is tuple or kind is ReadRefusal:
                 continue
             if self._is_at_end(rows[place], result):
                 known = result.high_watermark, result.log.log_start_offset
@@ -170,7 +170,7 @@ class ReadSession(DelayedOperation):
                 known = partition.high_watermark, partition.log.log_start_offset
                 del ready[place]
                 ready[place] = None
-            elif kind is not Refusal:
+            elif kind is not ReadRefusal:
                 known = result.high_watermark, result.log.log_start_offset
                 if place in ready and self._is_at_end(row, result):
                     self._settle(place)
@@ -193,7 +193,7 @@ class ReadSession(DelayedOperation):
             self.reader.purgatory.cancel(read)
         return False
 
-    def _is_at_end(self, row: Asked, partition: Partition) -> bool:
+    def _is_at_end(self, row: AskedRow, partition: Partition) -> bool:
         """Whether there is nothing for it to read."""
         if self._isolation == READ_COMMITTED:
             return row[P_OFFSET] >= partition.last_stable_offset

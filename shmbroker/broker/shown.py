@@ -31,7 +31,7 @@ TRANSACTIONAL_IDS = (
 """Gauges, by the number of the state; no id is in another."""
 
 
-class Shown:
+class BrokerShown:
     """What one broker shows."""
 
     def __init__(self, clock: Clock, member: FamilyMember, latencies: Latencies) -> None:

@@ -52,7 +52,7 @@ from shmbroker.gateway.listener import Listener
 from shmbroker.gateway.poller import Poller
 from shmbroker.gateway.quotas import Quotas
 from shmbroker.gateway.results import Results
-from shmbroker.gateway.shown import Shown
+from shmbroker.gateway.shown import GatewayShown
 from shmbroker.gateway.standing import StandingRepeats
 from shmbroker.gateway.submit_tables import SubmitTables
 from shmbroker.ipc.awake import Awake
@@ -193,7 +193,7 @@ class Gateway:
         self._build_loop(listeners, siblings)
         self._applied_index = member.counters.at(member.index, METADATA_APPLIED)
         latencies = latencies or Latencies(memoryview(bytearray(table_bytes())))
-        self.shown = Shown(clock, member, latencies)
+        self.shown = GatewayShown(clock, member, latencies)
         self._turns = 0
         self._now = clock.monotonic()
         self._next_sweep = self._now + SWEEP_INTERVAL_S

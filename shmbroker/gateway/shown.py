@@ -23,7 +23,7 @@ REFUSALS = {
 """By which counter; any other error is the batch's own."""
 
 
-class Shown:
+class GatewayShown:
     """What one gateway shows."""
 
     def __init__(self, clock: Clock, member: FamilyMember, latencies: Latencies) -> None:

@@ -1,7 +1,7 @@
 """The groups that one broker coordinates: found by id, timed, stored, loaded, expired.
 
 A group belongs to the partition of `__consumer_offsets` that its id hashes to; who leads that
-partition coordinates it. Each partition led here has a `Shard`: its groups and their offsets.
+partition coordinates it. Each partition led here has a `GroupShard`: its groups and their offsets.
 
     GroupCoordinator    loads shards, looks at what is due, tells which groups there are
     ├─ .classics        JoinGroup, SyncGroup, Heartbeat, LeaveGroup    classic/coordinator.py
@@ -36,7 +36,7 @@ from shmbroker.groups.consumer import records as consumer_records
 from shmbroker.groups.consumer.coordinator import ConsumerCoordinator
 from shmbroker.groups.consumer.group import ConsumerGroup
 from shmbroker.groups.grants import Grants
-from shmbroker.groups.group_table import GroupTable, Shard
+from shmbroker.groups.group_table import GroupShard, GroupTable
 from shmbroker.groups.offset_coordinator import OffsetCoordinator
 from shmbroker.groups.offset_store import committed_of
 from shmbroker.groups.removal import Removal
@@ -60,7 +60,7 @@ REPLAYS_PER_STEP = 100
 """Records or groups between two turns of the worker."""
 
 
-class GroupCoordinator(Sharded[Shard]):
+class GroupCoordinator(Sharded[GroupShard]):
     """Everything about groups that one broker does."""
 
     WHAT = "groups"
@@ -103,10 +103,10 @@ class GroupCoordinator(Sharded[Shard]):
 
     # ── partitions ──────────────────────────────────────────────────────────────────────────────
 
-    def _new_shard(self, partition: Partition) -> Shard:
-        return Shard(partition)
+    def _new_shard(self, partition: Partition) -> GroupShard:
+        return GroupShard(partition)
 
-    def _on_shard_gone(self, shard: Shard) -> None:
+    def _on_shard_gone(self, shard: GroupShard) -> None:
         for group in shard.groups.values():
             self.table.drop(group)
             self.table.grants.withdraw(group)
@@ -141,7 +141,7 @@ class GroupCoordinator(Sharded[Shard]):
             self._load_some(self.loading[0])
         self.removal.remove_some()
         for due_ms, _, what in self.table.timers.take_due(now_ms):
-            if isinstance(what, Shard):
+            if isinstance(what, GroupShard):
                 if self.shards.get(what.partition.partition) is what:
                     self.removal.expire(what, now_ms)
             elif due_ms == what.scheduled_ms:
@@ -162,7 +162,7 @@ class GroupCoordinator(Sharded[Shard]):
 
     # ── loading ─────────────────────────────────────────────────────────────────────────────────
 
-    def _load(self, shard: Shard) -> Iterator[None]:
+    def _load(self, shard: GroupShard) -> Iterator[None]:
         loader = group_log.Loader(shard.partition)
         while not loader.step():
             yield
@@ -200,7 +200,7 @@ class GroupCoordinator(Sharded[Shard]):
             )
         self.removal.watch(shard, self.steady_ms())
 
-    def _replay(self, shard: Shard, key: bytes, value: bytes) -> None:
+    def _replay(self, shard: GroupShard, key: bytes, value: bytes) -> None:
         found = group_log.decode(key, value)
         if found is None:
             return

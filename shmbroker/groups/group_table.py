@@ -1,6 +1,6 @@
 """The groups that one broker coordinates: found by id, stored, timed, added and removed.
 
-    Shard        the groups of one partition of `__consumer_offsets` led here, and their offsets
+    GroupShard   the groups of one partition of `__consumer_offsets` led here, and their offsets
     GroupTable   the groups of all active shards; what the parts of the coordinator work on
 
 Rules of this file:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     AnyGroup = ClassicGroup | ConsumerGroup
 
 
-class Shard(BaseShard):
+class GroupShard(BaseShard):
     """The groups of one partition, and their offsets."""
 
     __slots__ = ("groups", "store")
@@ -53,8 +53,8 @@ class GroupTable:
     def __init__(
         self,
         config: BrokerConfig,
-        shards: dict[int, Shard],
-        shard_of: Callable[[str], tuple[Shard | None, int]],
+        shards: dict[int, GroupShard],
+        shard_of: Callable[[str], tuple[GroupShard | None, int]],
         grants: Grants,
         timers: Timers,
         now_ms: Callable[[], int],
@@ -94,13 +94,13 @@ class GroupTable:
             return None, error_codes.INVALID_GROUP_ID
         return None, self.shard_of(group_id)[1]
 
-    def shard_here(self, group_id: str) -> Shard:
+    def shard_here(self, group_id: str) -> GroupShard:
         """The shard of a group that `find` has looked for without an error."""
         shard, _ = self.shard_of(group_id)
         assert shard is not None, "a request for a group that is not here is refused before"
         return shard
 
-    def new_classic(self, shard: Shard, group_id: str) -> ClassicGroup:
+    def new_classic(self, shard: GroupShard, group_id: str) -> ClassicGroup:
         """An empty one; `add` puts it into the table."""
         return ClassicGroup(group_id, self.settings, self.make_member_id, self.steady_ms(), shard)
 
@@ -108,7 +108,7 @@ class GroupTable:
 
     def append(
         self,
-        shard: Shard,
+        shard: GroupShard,
         records: list[group_log.Record],
         producer: tuple[int, int] | None = None,
     ) -> int:

@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from shmbroker.groups.group_table import AnyGroup, GroupTable, Shard
+    from shmbroker.groups.group_table import AnyGroup, GroupShard, GroupTable
     from shmbroker.groups.offset_store import Committed
     from shmbroker.groups.removal import Removal
     from shmbroker.replica.partition import Partition
@@ -172,7 +172,7 @@ class OffsetCoordinator:
     ) -> int:
         """A commit of one partition that was let in, with the key of its record: the error code."""
         table = self._table
-        shard: Shard = group.owner
+        shard: GroupShard = group.owner
         value = group_log.offset_value(committed)
         error = group_log.append_one(shard.partition, key, value, table.now_ms())
         table.on_appended(shard.partition)

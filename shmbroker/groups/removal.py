@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Set
 
-    from shmbroker.groups.group_table import GroupTable, Shard
+    from shmbroker.groups.group_table import GroupShard, GroupTable
     from shmbroker.settings.broker_config import BrokerConfig
 
 REMOVALS_PER_STEP = 2000
@@ -36,7 +36,7 @@ class Removal:
         self._table = table
         self._retention_ms = config["offsets.retention.minutes"] * 60_000
         self._retention_check_ms = config["offsets.retention.check.interval.ms"]
-        self._going: deque[tuple[Shard, list[tuple[str, str, int]]]] = deque()
+        self._going: deque[tuple[GroupShard, list[tuple[str, str, int]]]] = deque()
         """Offsets of deleted topics whose tombstones are still to be written."""
 
     def delete(self, group_id: str) -> int:
@@ -48,7 +48,7 @@ class Removal:
             return error_codes.NON_EMPTY_GROUP
         return self._table.erase(group)
 
-    def remove_offsets(self, shard: Shard, gone: list[tuple[str, str, int]]) -> int:
+    def remove_offsets(self, shard: GroupShard, gone: list[tuple[str, str, int]]) -> int:
         """Remove committed offsets, each given as (group, topic, partition); the error code."""
         error = self._table.append(shard, [group_log.offset_tombstone(*each) for each in gone])
         if not error:
@@ -58,11 +58,11 @@ class Removal:
 
     # ── expiry ──────────────────────────────────────────────────────────────────────────────────
 
-    def watch(self, shard: Shard, now_ms: int) -> None:
+    def watch(self, shard: GroupShard, now_ms: int) -> None:
         """Have a shard's timer set for `expire`."""
         self._table.timers.push(now_ms + self._retention_check_ms, shard)
 
-    def expire(self, shard: Shard, now_ms: int) -> None:
+    def expire(self, shard: GroupShard, now_ms: int) -> None:
         """Drop what nobody has used for too long, and groups of whom nothing is left."""
         table = self._table
         for group in list(shard.groups.values()):

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shmbroker.groups.group_table import AnyGroup, Shard
+    from shmbroker.groups.group_table import AnyGroup, GroupShard
 
 
 class Timer(NamedTuple):
@@ -26,7 +26,7 @@ class Timer(NamedTuple):
     due_ms: int
     sequence: int
     """What is due at the same time goes in the order in which it was set."""
-    what: AnyGroup | Shard
+    what: AnyGroup | GroupShard
 
 
 class Timers:
@@ -48,7 +48,7 @@ class Timers:
         """When the first is due."""
         return self._heap[0].due_ms if self._heap else NEVER
 
-    def push(self, due_ms: int, what: AnyGroup | Shard) -> None:
+    def push(self, due_ms: int, what: AnyGroup | GroupShard) -> None:
         """Set one more."""
         self._sequence += 1
         timer = Timer(due_ms, self._sequence, what)

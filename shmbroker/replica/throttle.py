@@ -23,7 +23,7 @@ _EVERY_BROKER = range(2**31)
 _NO_BROKER: tuple[int, ...] = ()
 
 
-class Throttle:
+class ReplicationThrottle:
     """One direction of one broker."""
 
     __slots__ = ("_at_ms", "_rate", "_tokens")

@@ -33,7 +33,7 @@ from shmbroker.log.segment import Segment
 from shmbroker.replica.follower import UNKNOWN, may_join
 from shmbroker.replica.follower_session import FollowedRow, FollowerSession
 from shmbroker.replica.partition import Partition, not_led_error
-from shmbroker.replica.throttle import Throttle
+from shmbroker.replica.throttle import ReplicationThrottle
 from shmbroker.wire import error_codes
 
 SLICE_BYTES_MAX = 1 << 20
@@ -78,7 +78,7 @@ class FollowerReads:
         self.may_join: set[Partition] = set()
         self.sessions: dict[int, FollowerSession] = {}
         self.broker_id = broker_id
-        self.throttle = Throttle()
+        self.throttle = ReplicationThrottle()
         self.held: dict[FollowedRow, None] = {}
         """Rows that wait for room."""
         self.held_until_ms = 0

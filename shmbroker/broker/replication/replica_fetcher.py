@@ -63,7 +63,7 @@ from shmbroker.records.batch_layout import (
 )
 from shmbroker.records.end_marker import parse_marker
 from shmbroker.replica.partition import Partition
-from shmbroker.replica.throttle import Throttle
+from shmbroker.replica.throttle import ReplicationThrottle
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -166,7 +166,7 @@ class ReplicaFetcher:
         self._is_worth_a_ring = is_worth_a_ring
         self._flush = flush
         self.broker_id = broker_id
-        self.throttle = Throttle()
+        self.throttle = ReplicationThrottle()
         self._retries: list[tuple[int, CopiedRow]] = []
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.copied_bytes = 0

@@ -18,7 +18,7 @@ class _Asked:
         self.deadline = deadline
 
 
-class Asking:
+class VoterRequests:
     """Who is asked what, and when others may be asked again."""
 
     __slots__ = ("_asked", "_next_request_id", "retry_at")

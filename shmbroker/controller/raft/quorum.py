@@ -26,7 +26,7 @@ Source: Kafka's `KafkaRaftClient`, `QuorumState`, `LeaderState`; KIP-595, KIP-63
 
 from __future__ import annotations
 
-from shmbroker.controller.raft.asking import Asking
+from shmbroker.controller.raft.asking import VoterRequests
 from shmbroker.controller.raft.election import Election
 from shmbroker.controller.raft.following import Following
 from shmbroker.controller.raft.leadership import Leadership
@@ -104,7 +104,7 @@ class Quorum:
         self.deadline = NEVER
         """When the state of now ends by itself."""
         self.outbox: list[tuple[int, Any, Request | Answer]] = []
-        self.asking = Asking()
+        self.asking = VoterRequests()
 
     @property
     def high_watermark(self) -> int:

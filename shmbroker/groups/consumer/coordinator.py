@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from shmbroker.groups.classic.execution import Execution
     from shmbroker.groups.consumer.answers import Answer
     from shmbroker.groups.group_log import Record as StoredRecord
-    from shmbroker.groups.group_table import GroupTable, Shard
+    from shmbroker.groups.group_table import GroupShard, GroupTable
     from shmbroker.metadata.changes import MetadataChange
     from shmbroker.security.identity import Identity
     from shmbroker.settings.broker_config import BrokerConfig
@@ -111,7 +111,7 @@ class ConsumerCoordinator:
                 if isinstance(group, ConsumerGroup):
                     self._configure(group)
 
-    def new_group(self, shard: Shard, group_id: str) -> ConsumerGroup:
+    def new_group(self, shard: GroupShard, group_id: str) -> ConsumerGroup:
         """An empty one; it exists once its records do."""
         group = ConsumerGroup(group_id, self.settings, make_member_id, shard)
         self._configure(group)

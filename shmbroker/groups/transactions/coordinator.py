@@ -1,7 +1,7 @@
 """The transactional ids that one broker coordinates: found by id, timed, stored, loaded, expired.
 
 A transactional id belongs to the partition of `__transaction_state` that it hashes to; who leads
-that partition coordinates it. Each partition led here has a `Shard`.
+that partition coordinates it. Each partition led here has a `TransactionShard`.
 
     EndTxn ──► Prepare is appended ──► on its in-sync replicas ──► markers to all partitions
                                     └► the answer leaves       └► all are written ──► Complete
@@ -112,7 +112,7 @@ class Entry:
         "waiting",
     )
 
-    def __init__(self, transactional_id: str, known: Transaction, shard: Shard) -> None:
+    def __init__(self, transactional_id: str, known: Transaction, shard: TransactionShard) -> None:
         self.transactional_id = transactional_id
         self.known = known
         self.shard = shard
@@ -144,7 +144,7 @@ class Waiting:
         self.is_over = False
 
 
-class Shard(BaseShard):
+class TransactionShard(BaseShard):
     """The transactional ids of one partition."""
 
     __slots__ = ("entries", "prepared", "states")
@@ -168,7 +168,7 @@ class Shard(BaseShard):
         self.states[entry.known.state] -= 1
 
 
-class TransactionCoordinator(Sharded[Shard]):
+class TransactionCoordinator(Sharded[TransactionShard]):
     """Everything about transactional ids that one broker does."""
 
     WHAT = "transactions"
@@ -208,10 +208,10 @@ class TransactionCoordinator(Sharded[Shard]):
 
     # ── partitions ──────────────────────────────────────────────────────────────────────────────
 
-    def _new_shard(self, partition: Partition) -> Shard:
-        return Shard(partition)
+    def _new_shard(self, partition: Partition) -> TransactionShard:
+        return TransactionShard(partition)
 
-    def _on_shard_gone(self, shard: Shard) -> None:
+    def _on_shard_gone(self, shard: TransactionShard) -> None:
         for entry in shard.entries.values():
             self._unused.pop(entry, None)
             if entry.markers is not None:
@@ -329,7 +329,7 @@ class TransactionCoordinator(Sharded[Shard]):
 
     # ── loading ─────────────────────────────────────────────────────────────────────────────────
 
-    def _load(self, shard: Shard) -> Iterator[None]:
+    def _load(self, shard: TransactionShard) -> Iterator[None]:
         loader = group_log.Loader(shard.partition)
         while not loader.step():
             yield
@@ -361,7 +361,7 @@ class TransactionCoordinator(Sharded[Shard]):
 
     # ── finding and storing ─────────────────────────────────────────────────────────────────────
 
-    def _append(self, shard: Shard, record: group_log.Record) -> int:
+    def _append(self, shard: TransactionShard, record: group_log.Record) -> int:
         error = group_log.append(shard.partition, [record], self.now_ms())
         self.on_appended(shard.partition)
         return error
@@ -394,7 +394,7 @@ class TransactionCoordinator(Sharded[Shard]):
         shard.prepared.append((shard.partition.log.log_end_offset, markers))
         self._send_prepared(shard)
 
-    def _send_prepared(self, shard: Shard) -> None:
+    def _send_prepared(self, shard: TransactionShard) -> None:
         prepared = shard.prepared
         while prepared and prepared[0][0] <= shard.partition.high_watermark:
             _, markers = prepared.popleft()

@@ -37,7 +37,7 @@ _WINDOW_ENTRIES = 256
 """Index entries before a snapshot whose batches are walked too: the producers' last five."""
 
 
-class Known(NamedTuple):
+class KnownProducers(NamedTuple):
     """What is known of producers before an offset."""
 
     offset: int
@@ -85,7 +85,7 @@ def snapshot_path(log: PartitionLog, offset: int) -> str:
 
 def newest_fitting(
     log: PartitionLog, *, is_window_walked: bool, now_ms: int, offset_max: int
-) -> Known:
+) -> KnownProducers:
     """Find the newest good snapshot at `offset_max` or before; those that do not fit are removed.
 
     is_window_walked: it is compared with the batches shortly before it, too; once one did not fit,
@@ -103,10 +103,12 @@ def newest_fitting(
             logger.warning("%s; its producers are found in the batches", fault)
             log.snapshots.remove(offset)
             is_window_walked = True
-    return Known(first, ProducerState(), ProducerState())
+    return KnownProducers(first, ProducerState(), ProducerState())
 
 
-def _read_fitting(log: PartitionLog, offset: int, *, is_window_walked: bool, now_ms: int) -> Known:
+def _read_fitting(
+    log: PartitionLog, offset: int, *, is_window_walked: bool, now_ms: int
+) -> KnownProducers:
     """Read the snapshot at an offset; CorruptFault if it is not the log's."""
     path = snapshot_path(log, offset)
     stored, recent = read_snapshot(path), ProducerState()
@@ -118,7 +120,7 @@ def _read_fitting(log: PartitionLog, offset: int, *, is_window_walked: bool, now
         recent = _walk_window(log, offset)
         if not stored.fits(recent, is_dense=gaps_end(log) <= 0):
             raise CorruptFault(f"{path} does not fit the batches before it")
-    return Known(offset, stored, recent)
+    return KnownProducers(offset, stored, recent)
 
 
 def _fits_last_batch(log: PartitionLog, stored: ProducerState, now_ms: int) -> bool:

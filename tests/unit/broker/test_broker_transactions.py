@@ -8,7 +8,7 @@ import pytest
 
 from shmbroker.broker.transactions import RETRY_MS, Transactions
 from shmbroker.groups.group_partition import group_partition
-from shmbroker.groups.transactions.coordinator import Entry, Markers, Shard
+from shmbroker.groups.transactions.coordinator import Entry, Markers, TransactionShard
 from shmbroker.groups.transactions.transaction import (
     NO_EPOCH,
     NO_ID,
@@ -185,7 +185,7 @@ def markers_of(
         producer_id, 5, NO_ID, NO_ID, NO_EPOCH, 1, state, frozenset(partitions), 0, 0, 2
     )
     partition: Any = None
-    return Markers(Entry(f"id-{producer_id}", known, Shard(partition)), 3)
+    return Markers(Entry(f"id-{producer_id}", known, TransactionShard(partition)), 3)
 
 
 def test_each_leader_is_asked_once_for_all_markers_of_a_turn(broker: Broker) -> None:

@@ -2,11 +2,16 @@
 
 import pytest
 
-from shmbroker.replica.throttle import UNLIMITED, WAIT_MS_MAX, Throttle, throttled_brokers
+from shmbroker.replica.throttle import (
+    UNLIMITED,
+    WAIT_MS_MAX,
+    ReplicationThrottle,
+    throttled_brokers,
+)
 
 
 def test_a_second_is_there_at_once_and_no_more() -> None:
-    throttle = Throttle(1000)
+    throttle = ReplicationThrottle(1000)
     assert throttle.room(5000) == 1000
     throttle.take(400, 5000)
     assert throttle.room(5000) == 600
@@ -15,7 +20,7 @@ def test_a_second_is_there_at_once_and_no_more() -> None:
 
 
 def test_what_is_owed_is_waited_for() -> None:
-    throttle = Throttle(1000)
+    throttle = ReplicationThrottle(1000)
     assert throttle.room(0) == 1000
     throttle.take(1500, 0)
     assert throttle.room(0) == 0 and throttle.wait_ms() == 502
@@ -24,7 +29,7 @@ def test_what_is_owed_is_waited_for() -> None:
 
 
 def test_what_replicas_in_sync_take_is_owed_for_a_while_only() -> None:
-    throttle = Throttle(1_000_000)
+    throttle = ReplicationThrottle(1_000_000)
     throttle.room(0)
     for _ in range(100):
         throttle.take(1_000_000, 0)
@@ -34,7 +39,7 @@ def test_what_replicas_in_sync_take_is_owed_for_a_while_only() -> None:
 
 
 def test_another_rate_counts_from_now_on() -> None:
-    throttle = Throttle(10)
+    throttle = ReplicationThrottle(10)
     throttle.room(0)
     throttle.take(1 << 20, 0)
     assert throttle.room(1) == 0
@@ -47,7 +52,7 @@ def test_another_rate_counts_from_now_on() -> None:
 
 
 def test_at_a_rate_of_nothing_there_is_never_room() -> None:
-    throttle = Throttle(0)
+    throttle = ReplicationThrottle(0)
     assert throttle.room(0) == throttle.room(10**9) == 0
     assert throttle.wait_ms() == WAIT_MS_MAX
 
