@@ -263,7 +263,7 @@ class PartitionQueue:
 
         After SPLIT the caller hands the halves to `on_split`.
         """
-        if error in (error_codes.NONE, error_codes.DUPLICATE_SEQUENCE_NUMBER):
+        if error in (error_codes.NONE, error_codes.DUPLICATE_SEQUENCE_NUMBER):  # A
             self.in_flight.remove(batch)
             self.is_known = True
             self.delivered_records += batch.count
@@ -274,15 +274,15 @@ class PartitionQueue:
             self._take_back()
             return DELIVERED
         batch.error = error
-        if error in _TOO_LARGE and batch.count > 1:
+        if error in _TOO_LARGE and batch.count > 1:  # D
             return SPLIT
         is_behind = error == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER and (
             bool(self._returned) or batch is not self.in_flight[0]
         )
-        if not is_behind and not error_codes.is_retriable(error):
+        if not is_behind and not error_codes.is_retriable(error):  # E
             self.in_flight.remove(batch)
             return FAILED
-        self.on_returned(batch, retry_s)
+        self.on_returned(batch, retry_s)  # B if it is behind, else C
         return RETURNED
 
     def on_returned(self, batch: Batch, retry_s: float) -> None:

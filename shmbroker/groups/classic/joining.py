@@ -110,6 +110,7 @@ def on_join(
 def _has_room_for(group: ClassicGroup, member_id: str) -> bool:
     size_max = group.settings.size_max
     if group.state == PREPARING:
+        # Whoever has joined keeps its place. Those who have not may be gone, so they hold none.
         member = group.members.get(member_id)
         return (
             member is not None and member.join_call is not None
@@ -163,6 +164,7 @@ def _add(
     group: ClassicGroup, call: Caller, member: ClassicMember, protocol_type: str, now_ms: int
 ) -> None:
     member.is_new = True
+    # The group's first rebalance waits again for each that comes: all of a fleet start together.
     if group.state == PREPARING and group.previous_state == EMPTY:
         group.is_member_added = True
     if not group.members:
@@ -189,11 +191,13 @@ def _join_again(group: ClassicGroup, call: Caller, joining: ClassicMember, now_m
         return
     member = group.members[joining.member_id]
     has_news = joining.protocols != member.protocols
+    # A leader that joins a stable group asks for a rebalance: it has seen the topics change.
     is_leader = member.member_id == group.leader_id
     if group.state == PREPARING or has_news or (group.state == STABLE and is_leader):
         _update(group, call, member, joining)
         rebalance_or_complete(group, now_ms)
     else:
+        # It joined this generation already, and asks as if it had not heard: tell it once more.
         group.effects.append(Reply(call, generation_for(group, member)))
 
 
@@ -231,13 +235,16 @@ def _replace_static(
     group.extend_session(new, now_ms)
     _update(group, call, new, joining)
     if group.state == STABLE:
+        # With the same protocol it goes on with the assignment of the old id, once the log has it.
         if group.support.elected(group.members) == group.protocol_name:
             group.effects.append(StoreReplaced(old, new, was_leader, version))
         else:
             prepare_rebalance(group, now_ms)
     elif group.state == COMPLETING:
+        # The leader may have been told the old id, and assigns to that.
         prepare_rebalance(group, now_ms)
     else:
+        # A rebalance waits for members, and this one has joined now.
         maybe_complete_join(group, now_ms)
 
 
@@ -253,15 +260,16 @@ def finish_replacement(
 ) -> None:
     old, new, was_leader, version = replaced
     if group.members.get(new.member_id) is not new:
-        return
+        return  # it has been replaced again, or has left, while this was stored
     if error:
+        # The log knows the old id: so does a coordinator that takes over, and so must we.
         if new.join_call is not None:
             group.answer_join(new, join_refusal(error))
         _swap(group, new, old)
         group.extend_session(old, now_ms)
         return
     if new.join_call is None:
-        return
+        return  # a rebalance that began meanwhile has answered it
     if version >= SKIP_ASSIGNMENT_FROM:
         answer = generation_for(group, new)
         answer["skip_assignment"] = was_leader

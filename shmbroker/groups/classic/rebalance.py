@@ -45,6 +45,7 @@ def rebalance_or_complete(group: ClassicGroup, now_ms: int) -> None:
 def prepare_rebalance(group: ClassicGroup, now_ms: int, error: int = _REBALANCE) -> None:
     """Wait for everybody to join; those who wait for an assignment get `error`."""
     if group.state == COMPLETING:
+        # The assignment that they wait for is of a generation that will not be.
         for member in group.members.values():
             member.assignment = b""
             if member.sync_call is not None:
@@ -55,10 +56,12 @@ def prepare_rebalance(group: ClassicGroup, now_ms: int, error: int = _REBALANCE)
     is_first = group.state == EMPTY
     group.set_state(PREPARING, now_ms)
     if is_first:
+        # A fleet that starts comes one by one: a generation for each would stop all each time.
         group.delay_ms = group.settings.initial_delay_ms
         group.remaining_delay_ms = max(group.rebalance_timeout_ms() - group.delay_ms, 0)
         _set_join_deadline(group, now_ms + group.delay_ms)
     elif _has_everybody_joined(group):
+        # The only member has joined, or the last one has left: nobody is waited for.
         _complete_join(group, now_ms)
     else:
         _set_join_deadline(group, now_ms + group.rebalance_timeout_ms())
@@ -85,12 +88,15 @@ def _complete_join(group: ClassicGroup, now_ms: int) -> None:
     ]:
         group.forget(member.member_id)
     if group.members and not _elect_joined_leader(group):
+        # Only static members are left, and none is there to assign: wait once more, as they may
+        # be restarting. Their sessions end them if they are not.
         patience = max(group.rebalance_timeout_ms(), JOIN_RETRY_MS)
         _set_join_deadline(group, now_ms + patience)
         return
     group.generation_id += 1
     group.pending_syncs.clear()
     if not group.members:
+        # Stored, so that a coordinator that takes over does not bring back who is gone.
         group.protocol_name = None
         group.subscribed_topics = topics_of(group)
         group.set_state(EMPTY, now_ms)
@@ -99,6 +105,7 @@ def _complete_join(group: ClassicGroup, now_ms: int) -> None:
     group.protocol_name = group.support.elected(group.members)
     group.subscribed_topics = topics_of(group)
     group.set_state(COMPLETING, now_ms)
+    # Sessions count again from here on: they did not while members waited for us.
     for member in group.members.values():
         if member.join_call is not None:
             group.answer_join(member, generation_for(group, member))
@@ -145,6 +152,7 @@ def on_sync_time_over(group: ClassicGroup, now_ms: int) -> None:
     """Members had their time to ask for their assignment."""
     group.sync_deadline_ms = NEVER
     if group.state in (COMPLETING, STABLE) and group.pending_syncs:
+        # They heartbeat, but have asked for nothing: their partitions would be read by nobody.
         for member_id in sorted(group.pending_syncs):
             group.forget(member_id)
         prepare_rebalance(group, now_ms)

@@ -65,9 +65,10 @@ def on_sync(
     if not group.pending_syncs:
         group.sync_deadline_ms = NEVER
     if group.state == STABLE:
+        # The leader was faster, or the answer got lost: what is stored is what it shall have.
         group.effects.append(Reply(call, assignment_of(group, member)))
         return group.take_effects()
-    group.answer_sync(member, {"error_code": _REBALANCE})
+    group.answer_sync(member, {"error_code": _REBALANCE})  # an earlier call of the same member
     member.sync_call = call
     if member_id == group.leader_id:
         given = {row["member_id"]: row["assignment"] for row in assignments}
@@ -79,8 +80,9 @@ def on_sync(
 def finish_assignment(group: ClassicGroup, store: StoreAssigned, error: int, now_ms: int) -> None:
     """The assignment is stored (error 0) or can't be."""
     if group.state != COMPLETING or store.generation_id != group.generation_id:
-        return
+        return  # a rebalance came meanwhile, and has answered those who waited
     if error:
+        # Nobody was told it, and nobody has it any more: all join, and a leader assigns anew.
         prepare_rebalance(group, now_ms, error)
     else:
         group.set_state(STABLE, now_ms)
