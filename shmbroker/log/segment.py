@@ -5,11 +5,17 @@ segment is written in are in `segment_space`, what the indexes are worth in `seg
 what may be given out of a file that was there before the process in `judging`. Reading goes
 through `Descriptors`.
 
-Most segments of a start are never asked for anything, and there may be 100,000 of them: path, size
-and the two indexes of one that was found on the disk are made when they are first used.
-
-Valid bytes are [0, size); what lies behind is zeros up to the end of the file. Only the owner cuts
-a file, and only the unused tail or above the high watermark; a reader elsewhere gets a short read.
+Rules of this file:
+* Valid bytes are [0, size), and `size` is a batch boundary; what lies behind is zeros up to the end
+  of the file.
+* Only the owner cuts a file, and only the unused tail or above the high watermark. A reader in
+  another process then gets a short read.
+* The .log is the truth. Indexes can be made anew from it, and may be behind it or missing.
+* A cut below the log's end is durable before it returns: old bytes must not come back behind new
+  ones.
+* Most segments of a start are never asked for anything, and there may be 100,000 of them: path,
+  size and the two indexes of one that was found on the disk are made when they are first used.
+* A disk that refuses is a StorageFault, bytes that are wrong a CorruptFault; both name the file.
 """
 
 import mmap

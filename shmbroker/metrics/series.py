@@ -1,4 +1,17 @@
-"""A snapshot of the family as series: which value goes under which name."""
+"""A snapshot of the family as series: which value goes under which name.
+
+    observe.snapshot ──► put_all ──► metrics.samples ──► metrics.text
+                            └── names, kinds and labels: metrics.catalogue
+
+Rules of this file:
+* Pure: it reads nothing, and what it counts it counts from the snapshot.
+* A value that is not known has no sample. Zero means that there was none.
+* States are a sample for each, 0 or 1, so that a query need not know numbers; Kafka's own series
+  have its numbers.
+* Labels name processes, brokers, topics, partitions and groups; a client id, of which there may be
+  any number, is none. Above `PARTITIONS_MAX` partitions there are no series of single ones, and
+  `shmbroker_partitions_left_out` says so.
+"""
 
 from __future__ import annotations
 

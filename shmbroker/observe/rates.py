@@ -1,4 +1,15 @@
-"""What has moved between two snapshots of a family, by the second. Pure."""
+"""What has moved between two snapshots of a family, by the second: for `shmbroker top`.
+
+Snapshots hold counters that only grow; a rate is the difference of two, over the time between them.
+
+Rules of this file:
+* Pure: the times come with the snapshots.
+* What began anew meanwhile (a process that was replaced, a log that was cut) has not moved: a rate
+  is never negative, but for lags.
+* A partition that was not there before has moved by all that it has.
+* What may be None in `Rates` is None where it can't be seen, and sums leave it out. Any other
+  counter that can't be seen counts as one that has not moved.
+"""
 
 from __future__ import annotations
 

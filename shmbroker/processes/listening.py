@@ -1,5 +1,21 @@
-"""Listening sockets for clients, one for each broker and listener: bound here, or passed by a
-service manager."""
+"""Listening sockets for clients, one for each broker and listener.
+
+The supervisor opens them before it forks, and keeps them: so a worker that dies takes no port with
+it, and its successor accepts where it left off.
+
+    passed    a service manager has bound it (`activation`); clients wait out even a restart
+    TCP       bound here, at the listener's port and, for further brokers, at the ports behind it
+    Unix      bound here, at a path, with the mode and group that the settings name
+
+Rules of this file:
+* What can't be had, or can't be asked of clients with these settings, is a ConfigFault before
+  anything is forked. It names the setting or the flag to change.
+* A socket that is passed and that no listener names is a fault, too: who passed it meant something.
+* What is doubtful but allowed, as a listener that lets everybody in, is logged, and opened.
+* A Unix socket is nobody's until its mode and group are set. Of what lies at its path only a socket
+  that nobody answers at is removed.
+* OpenSSL is imported for listeners with TLS or SASL only: it is a few MiB.
+"""
 
 from __future__ import annotations
 

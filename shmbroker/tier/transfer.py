@@ -1,14 +1,22 @@
 """Segments on their way into the second store and back: copy, list, delete, read again.
 
-Every function here may take long, keeps nothing, and may be cut short by a kill at any point:
+The tier's process calls these, so that an I/O worker never waits for a store.
 
    copy      derived files, then the log, then the manifest    no manifest: it isn't there
    delete    the manifest, then the rest                       no manifest: it isn't there any more
    load      manifests are read; what has none is removed
    fetch     into `<name>.tmp`, checked, then renamed          a `.tmp` is nobody's
 
-Nothing is copied, and nothing handed on, whose batches aren't whole, right by CRC-32C and in
-offset order. The offset of a batch isn't under its CRC, so it must continue the one before.
+Rules of this file:
+* Every function may take long, keeps nothing but indexes that it has read (`Indexes`), and may be
+  cut short by a kill at any point: what it leaves then counts for nothing.
+* The manifest is written last and deleted first: what has one is whole.
+* Nothing is copied, and nothing handed on, whose batches aren't whole, right by CRC-32C and in
+  offset order. The offset of a batch isn't under its CRC, so it must continue the one before.
+* An offset index in the store is a hint: where it is wrong or gone, the segment is read from its
+  start. A transaction index that is gone is damage.
+* A CorruptFault is about what is damaged, and trying again does not help. A StoreFault or another
+  StorageFault may pass.
 """
 
 import os

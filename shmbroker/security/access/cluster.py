@@ -1,4 +1,17 @@
-"""Rights on the cluster: its settings, its brokers, its ACLs, its users."""
+"""Rights on the cluster: its settings, its brokers, its ACLs, its users.
+
+    one right opens all of it    `needs_cluster`, with the answer of those who lack it (`_per_…`)
+    each resource by itself      settings: of topics and groups by their rights, else the cluster's
+    one of two rights            WriteTxnMarkers
+
+Rules of this file:
+* Pure.
+* A refusal has the shape that Kafka gives it: an error for all, or one in a row for each thing
+  that was asked for.
+* Whether a thing is there is not told to whoever is refused.
+
+Source: Kafka's KafkaApis and ControllerApis; `needs` has what it was seen to answer.
+"""
 
 from __future__ import annotations
 

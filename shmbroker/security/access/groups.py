@@ -1,4 +1,19 @@
-"""Rights on groups, and on the topics whose offsets they keep."""
+"""Rights on groups, and on the topics whose offsets they keep.
+
+There is a function for each API, which takes the asker, the version and the decoded request, and
+whose docstring names the rights that it asks for.
+
+Rules of this file:
+* Pure: what is there comes with the asker's image.
+* A group is refused as a whole, before its topics are looked at. Where the answer has no error for
+  the group, each of its rows has it.
+* Topics that a client named and may not see are told with an error; those that it did not name
+  are left out without a word.
+* A group of the consumer protocol whose members read a topic that the asker may not DESCRIBE is
+  told as refused, whatever right it has to the group (KIP-848).
+
+Source: Kafka's KafkaApis; `needs` has what it was seen to answer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,20 @@
-"""Rights on topics: what is read of them, and what is done with them."""
+"""Rights on topics: what is read of them, and what is done with them.
+
+There is a function for each API, which takes the asker, the version and the decoded request, and
+whose docstring names the rights that it asks for. (Produce and Fetch are judged where they are
+decoded: see `rules`.)
+
+Rules of this file:
+* Pure: what is there comes with the asker's image.
+* Rows are judged one by one. Those that are refused are taken out of the request, and put into the
+  answer with the error that Kafka gives them, in the fields that it gives.
+* Who may not DESCRIBE a topic does not learn of it: where all topics were asked for it is left out
+  without a word, and where it was asked for by its id its name is not told.
+* What is wrong with a request whoever asks (a name twice, an id in a version without them) is left
+  to whoever answers, and so is a topic that is not there.
+
+Source: Kafka's KafkaApis and ControllerApis; `needs` has what it was seen to answer.
+"""
 
 from __future__ import annotations
 
