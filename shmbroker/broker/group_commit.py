@@ -10,8 +10,8 @@ Rules of this file:
 * Which acks wait is the partition's matter: with `shmbroker.ack.durability=fsync` all of them, with
   `flush.messages` those that make a log reach it.
 * A failed fdatasync fences the log directory (`partition_store`); who waits is told so.
-* A job that can't begin, as the disk is full, is tried again for what is wanted without an ack:
-  nobody else would ask for it. From then on alone, so that it fails no ack of another partition.
+* A job that can't begin, as the disk is full, is tried again for what is wanted without an ack, as
+  nobody else would ask for that. It is a job of its own then: it fails no ack of another partition.
 """
 
 from __future__ import annotations

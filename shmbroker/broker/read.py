@@ -200,7 +200,7 @@ class Reader:
         """Reads that wait for bytes that are on the disk alone."""
         self._retried_ms = 0
         self.waits = waits or Histogram()
-        """How long those have taken that had to wait."""
+        """How long the reads took that had to wait."""
         self.served = self.bytes_out = 0
         """Reads that were answered, and the bytes that they have got."""
         self.bytes_of: dict[bytes, int] = {}

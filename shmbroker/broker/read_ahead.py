@@ -9,8 +9,8 @@ The client's next requests are then answered without this process (`gateway.fetc
 
 Rules of this file:
 * Nobody waits for it: it runs when a turn's answers are out, for one read in each turn.
-* Told is what a READ of that offset would be answered with now, and no slice to which later appends
-  would add: the slices end before the last bytes that may be read.
+* What is told is what a READ of that offset would be answered with now. A slice to which later
+  appends would add is not told: the slices end before the last bytes that may be read.
 * All slices lie in the segment of the first one, whose descriptor has been passed.
 * Where aborted transactions may be among them, read_committed readers are told nothing.
 * `ends` says that what was told holds no longer: records were deleted, the disk failed, or this

@@ -1,4 +1,4 @@
-"""What waits for the in-sync replicas beside acks: the answer to a marker."""
+"""Answers to markers, which wait for the in-sync replicas as acks do."""
 
 from __future__ import annotations
 

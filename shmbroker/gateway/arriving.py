@@ -12,7 +12,7 @@ time, whatever size it announces. Rules of this file:
 * D  A frame larger than the bound gets room while the others hold no more than the last quarter.
 * E  Else it waits. It is not read from meanwhile, and this time does not count against it. Those
      that need the least to be whole have room first.
-* F  Where all that hold memory wait, for each other, the next one in turn gets all that it needs
+* F  Where all that hold memory wait for each other, the next one in turn gets all that it needs
      after all, if there is as much; else the one that needs the most is given up.
 
 So at most the bound is held, or one large frame and a quarter of the bound.

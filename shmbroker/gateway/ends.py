@@ -2,7 +2,7 @@
 
 Rules of this file:
 * No time limit runs against a connection that is not read from.
-* Who takes nothing of its answers has as long as who asks for nothing.
+* A client that takes none of its answers has as much time as one that asks for nothing.
 """
 
 from __future__ import annotations

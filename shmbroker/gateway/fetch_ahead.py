@@ -7,13 +7,15 @@
    the same request, of the next offset ────────────────►  ToldSlices of the connection ──► answer
 
 Rules of this file:
-* Only who reads a partition in large slices, known by its bytes (`fetch_known`), asks for them: so
-  a request of the next offset means the same as the one before.
-* A slice is used once, in order. Whoever asks for another offset, or in another way, has no more.
-* Used is what the I/O worker has told less than TOLD_S ago and has not ended since, by AHEAD_ENDS
-  in shared memory: so an answer is one that the broker would have given a moment ago.
-* No descriptor is kept for it: where the file is gone or forgotten, the I/O worker is asked.
-* Who has a quota asks each time.
+* Slices are asked for where a client reads a partition in large slices, by requests that are known
+  by their bytes (`fetch_known`): so a request of the next offset means the same as the one before.
+* A slice is used once, in order. When the client asks for another offset, or in another way, all
+  that are left are dropped.
+* A slice is used only within TOLD_S after the I/O worker has told it, and not after that has said
+  by AHEAD_ENDS in shared memory that it holds no more: so an answer is one that the broker would
+  have given a moment ago.
+* No descriptor is kept for a slice: where the file is gone or forgotten, the I/O worker is asked.
+* For a client with a quota the I/O worker is asked each time.
 """
 
 from __future__ import annotations

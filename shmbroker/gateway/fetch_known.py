@@ -9,7 +9,7 @@ What the key means was noted when it was decoded, a `KnownFetch`: the READ aroun
 the answer around the numbers and the records.
 
 Rules of this file:
-* Noted is what is usual: one partition that is there and may be read, a client, no session, no
+* Only what is usual is noted: one partition that is there and may be read, a client, no session, no
   rack, nothing forgotten, no tags. So the READ and the answer have the bytes that `fetch` would
   give them.
 """
@@ -94,10 +94,12 @@ class KnownFetch(TopicMeaning):
                  "topic_id")  # fmt: skip
     after: bytes
     answer_end: bytes
-    """What an answer has behind the records, what stands before the partition's numbers (all but
-    the frame's size and the correlation id), what stands between those and the records' length."""
+    """What an answer has behind the records."""
     answer_head: bytes
+    """What stands before the partition's numbers, but for the frame's size and the correlation id.
+    """
     answer_middle: bytes
+    """What stands between the partition's numbers and the records' length."""
     before: bytes
     client_id: bytes | None
     head: bytes

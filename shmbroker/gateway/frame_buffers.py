@@ -2,7 +2,7 @@
 
 Rules of this file:
 * Nothing is allocated from an announced length: buffers double as bytes arrive, and all buffers of
-  a worker together are bounded; who has to wait for room, and who to pay, says `arriving.py`.
+  a worker together are bounded; `arriving.py` says who waits for room, and who is given up for it.
 * With the spare buffers, what is held is no more than the usual memory; while memory is short,
   there are none.
 * Who waits for room is held: it is not read from.

@@ -8,8 +8,8 @@ Rules of this file:
 * The others go home when this process has too little rest: while they are here, it is one core that
   reads their requests and writes the log. They go, too, when their requests come so fast that a
   network worker would stay awake for them.
-* After that nobody is taken for a while but for those of the straight way: longer each time that
-  it happens again soon.
+* For a while after that only clients that go the straight way are taken. The while is longer each
+  time that this happens again soon.
 * A guest's mark is 1 from before it is read until it is between two requests again: see
   `gateway.lending`.
 """

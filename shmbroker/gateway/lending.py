@@ -6,18 +6,19 @@ They are guests there (`gateway.guests`), and come back.
             ◄── HOME: its session, what was read of it ───────────────   it got loud, or asks for
             ◄── ENDED ────────────────────────────────────────────────   what a guest may not
 
-A request that comes alone is a chain of wake-ups, and each wake-up costs more than the request. Of
-a guest it wakes one process instead of two. Who has much to do is better off with two processes.
+A request that comes alone is a chain of wake-ups, and each wake-up costs more than the request. A
+guest's request wakes one process instead of two. A client with much to do is better off with two.
 
 Rules of this file:
 * A connection goes where nothing of it is in flight or unsent. Its fetch session goes along.
 * It is lent while it asks for what a guest may and for nothing large, one thing at a time, and
   while the I/O worker has room for it: as much of its time as this process spends now.
-* A process that stays awake as the next request comes at once lends none of those: two that look
-  for work answer a lone client sooner, and spend no more.
-* Who sends small batches, or asks for offsets, is lent however much that is, some at each look,
-  while the I/O worker has any room: there it goes a straight way (`processes.straight`), which
-  takes less time than what is handed over. For that it is read no more until it is answered.
+* A process that stays awake because the next request comes at once lends no connection of those
+  requests: two processes that look for work answer a lone client sooner, and spend no more.
+* A client that sends small batches, or asks for offsets, is lent however many they are, while the
+  I/O worker has any room; some such clients at each look. Their requests go a straight way there
+  (`processes.straight`), which takes less time than to hand them over. To be lent, the connection
+  is read no more until it is answered.
 * Where somebody has to show who it is, is charged or watched (SASL, TLS, ACLs, quotas, audit),
   nobody is lent.
 * The lender keeps its own descriptor, and goes on counting the connection for the limits.

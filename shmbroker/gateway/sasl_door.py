@@ -1,4 +1,5 @@
-"""SASL before a listener: the frames of who has to show who it is, and sessions that end.
+"""SASL before a listener: the frames of clients that have yet to show who they are, and sessions
+that end.
 
    frame ──► api key ──┬─ ApiVersions        answered as ever
                        ├─ SaslHandshake      ┐

@@ -4,7 +4,7 @@
    repeated  the same bytes come again, and the word still has that value: the frame, at once
    withdrawn the word has another value: the request is forwarded as any
 
-Repeated without the broker, which sees by the word when an answer was last used.
+The broker is not asked for a repeat. It sees in the word when an answer was last used.
 """
 
 from __future__ import annotations
