@@ -13,7 +13,8 @@ these rules, which are the code's:
   sleep and out of it), and time, if the core has gone to rest.
 * Before it sleeps, a worker looks for more (`gateway/awake.py`, `broker/replication/`): that takes
   a core, but gives it to whoever wants it.
-* A core that is free takes whoever has waited longest; nobody is interrupted but who only looks.
+* A core that is free takes whoever has waited longest. Who is woken takes the core of who has had
+  more of it so far, who goes on later; and of who only looks.
 * Frames over 64 KiB come in pieces, so that sender and receiver work at the same time.
 * Network card and memory are servers of their own: bytes wait for them in order.
 
@@ -53,8 +54,10 @@ class Costs:
     """What is done, in µs of a core; bytes in µs per KiB. wake: until a core that rests runs."""
 
     client_turn: float = 3.0
-    client_request: float = 9.0
+    client_request: float = 2.0
     """Between an answer and the next request, outside of both times."""
+    client_send: float = 5.0
+    """The call that sends it, within its time."""
     client_kib: float = 0.1
     network_turn: float = 5.0
     network_request: float = 9.0
@@ -83,30 +86,59 @@ def io_kib(costs: Costs, size: int) -> float:
     return costs.io_written_kib if size >= WRITTEN_BYTES else costs.io_kib
 
 
+class Places(NamedTuple):
+    """On which core each of three processes is, by number."""
+
+    client: int
+    network: int
+    io: int
+
+    @property
+    def cores(self) -> int:
+        return len(set(self))
+
+
+PLACES = {
+    "1 core": Places(0, 0, 0),
+    "client beside I/O worker": Places(0, 1, 0),
+    "client beside network worker": Places(0, 0, 1),
+    "workers on one core": Places(0, 1, 1),
+}
+"""Left to themselves, processes move between these: so a row is of one of them."""
+
+
 class Row(NamedTuple):
-    """One closed loop that was measured: bytes of a batch, requests in flight, cores."""
+    """One closed loop that was measured: bytes of a batch, requests in flight, who is where."""
 
     bytes: int
     depth: int
-    cores: int
+    where: str
+    """Of PLACES."""
     is_calibration: bool
 
     @property
     def name(self) -> str:
         size = f"{self.bytes} B" if self.bytes < 1024 else f"{self.bytes // 1024} KiB"
-        cores = "1 core" if self.cores == 1 else f"{self.cores} cores"
-        return f"{size}, {self.depth} in flight, {cores}"
+        return f"{size}, {self.depth} in flight, {self.where}"
 
 
 LARGE = 900 * 1024
+
+
+def _is_calibration(size: int, where: str) -> bool:
+    """What the costs are fitted to: batches of both ends of what is stored, but for the last place:
+    of that the smallest alone. All between is predicted."""
+    return size == 100 or (size != 1024 and where != "workers on one core")
+
+
 ROWS = [
-    # What the costs are fitted to: on two cores one of each kind (stored, written, in pieces), and
-    # the smallest on one core. What lies between, and all else on one core, is predicted.
-    Row(size, depth, cores, size == 100 or (size != 1024 and cores == 2))
-    for cores in (2, 1)
-    for size in (100, 1024, 16384, LARGE)
+    Row(size, depth, where, _is_calibration(size, where))
+    for where in PLACES
+    for size in (100, 1024, 4096)
     for depth in (1, 16)
 ]
+ROWS += [Row(LARGE, depth, "client beside I/O worker", True) for depth in (1, 16)]
+"""What a large batch costs hangs on the memory that it comes into: it is not predicted."""
 
 
 class Host(NamedTuple):
@@ -121,6 +153,8 @@ class Host(NamedTuple):
     has_remote_clients: bool = False
     network_gbit_s: float = 0.0
     memory_gb_s: float = 0.0
+    places: Places | None = None
+    """Of one client, network worker and I/O worker; None: each is wherever a core is free."""
 
 
 class Load(NamedTuple):
@@ -154,16 +188,54 @@ class Outcome(NamedTuple):
         return max(self.use, key=lambda what: self.use[what])
 
 
+Event = tuple[float, int, "Process | None", float, Callable[..., None], tuple[Any, ...]]
+"""When; order; whose turn it belongs to, and how late that was when it was planned; what."""
+
+
+class Request:
+    """One request. begun: when its client was about to send it; until then, that in µs before it
+    is published, as its client may be interrupted."""
+
+    __slots__ = ("begun", "connection", "is_sent", "number")
+
+    def __init__(self, number: int, connection: int, begun: float, is_sent: bool) -> None:
+        self.number, self.connection = number, connection
+        self.begun, self.is_sent = begun, is_sent
+
+
 SLEEPS, READY, RUNS, LOOKS = range(4)
+LAG_US = 3000.0
+"""So much less than the others on its core one may have had when it is woken; what it has let pass
+before counts no more."""
+GRAIN_US = 1.0
+
+
+class Cores:
+    """A core, or several among which processes move."""
+
+    __slots__ = ("idle", "lookers", "queue", "running")
+
+    def __init__(self, count: int) -> None:
+        self.idle = count
+        self.queue: deque[Process] = deque()
+        """Those that wait; one that was interrupted goes first."""
+        self.lookers: deque[Process] = deque()
+        """Those that have given their core away while they looked."""
+        self.running: dict[Process, None] = {}
 
 
 class Process:
     """One process: its inbox, its state, what it has spent."""
 
     __slots__ = (
+        "cores",
+        "had",
+        "held",
+        "held_since",
         "inbox",
         "is_free",
         "is_fresh",
+        "late",
         "look_left",
         "look_us",
         "looks_since",
@@ -174,7 +246,9 @@ class Process:
         "token",
     )  # fmt: skip
 
-    def __init__(self, name: str, role: str, look_us: float, is_free: bool = False) -> None:
+    def __init__(
+        self, name: str, role: str, look_us: float, cores: Cores, is_free: bool = False
+    ) -> None:
         self.name, self.role = name, role
         self.inbox: deque[tuple[Any, ...]] = deque()
         self.state = SLEEPS
@@ -188,6 +262,15 @@ class Process:
         """It has slept, and pays for that."""
         self.is_free = is_free
         """It needs no core here."""
+        self.cores = cores
+        self.had = 0.0
+        """What it has had of its core, as the scheduler counts: who slept is not far behind."""
+        self.late = 0.0
+        """For how long it was interrupted so far: what it does then comes later by that."""
+        self.held_since = -1.0
+        """Since when it is interrupted; -1.0: it is not."""
+        self.held: list[Event] = []
+        """What was to happen meanwhile."""
 
 
 class Family:
@@ -197,18 +280,22 @@ class Family:
         self.costs, self.host, self.load = costs, host, load
         self._random = Random(seed)
         self.now = 0.0
-        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._events: list[Event] = []
         self._order = 0
-        self._idle = host.cores
-        self._queue: deque[Process] = deque()
-        self._lookers: deque[Process] = deque()
+        anywhere = Cores(host.cores)
+        of_client = of_network = of_io = anywhere
+        if host.places is not None:
+            each = [Cores(1) for _ in range(host.cores)]
+            of_client, of_network, of_io = (each[number] for number in host.places)
         self.networks = [
-            Process(f"network-worker-{n}", "network", costs.network_look)
+            Process(f"network-worker-{n}", "network", costs.network_look, of_network)
             for n in range(host.network_workers)
         ]
-        self.ios = [Process(f"io-worker-{n}", "io", costs.io_look) for n in range(host.io_workers)]
+        self.ios = [
+            Process(f"io-worker-{n}", "io", costs.io_look, of_io) for n in range(host.io_workers)
+        ]
         # Clients on this host share its cores; one process drives all connections, as drive does.
-        self.client = Process("client", "client", 0.0, host.has_remote_clients)
+        self.client = Process("client", "client", 0.0, of_client, host.has_remote_clients)
         self._network_free = self._memory_free = 0.0
         self._network_used = self._memory_used = 0.0
         self.sent = 0
@@ -221,7 +308,15 @@ class Family:
 
     def _at(self, time: float, act: Callable[..., None], *arguments: Any) -> None:
         self._order += 1
-        heapq.heappush(self._events, (time, self._order, act, arguments))
+        heapq.heappush(self._events, (time, self._order, None, 0.0, act, arguments))
+
+    def _in_turn(
+        self, process: Process, time: float, act: Callable[..., None], *arguments: Any
+    ) -> None:
+        """What a process does at that time, if nobody interrupts it before."""
+        self._order += 1
+        event = (time, self._order, process, process.late, act, (process, *arguments))
+        heapq.heappush(self._events, event)
 
     def _varied(self, cost: float) -> float:
         return cost * (1 + VARIES_BY * (2 * self._random.random() - 1))
@@ -242,7 +337,18 @@ class Family:
         began, spent = 0.0, {"client": 0.0, "network": 0.0, "io": 0.0}
         used = (0.0, 0.0)
         while events and len(self.times) < requests:
-            self.now, _, act, arguments = pop(events)
+            time, order, process, late, act, arguments = event = pop(events)
+            if process is not None:
+                if process.held_since >= 0:
+                    process.held.append(event)
+                    continue
+                if process.late > late:
+                    heapq.heappush(
+                        events,
+                        (time + process.late - late, order, process, process.late, act, arguments),
+                    )
+                    continue
+            self.now = time
             act(*arguments)
             if not marked and len(self.times) >= first:
                 marked, began, spent = True, self.now, self._spent()
@@ -286,15 +392,16 @@ class Family:
             self._wake(process)
             return True
         if process.state == LOOKS:
+            cores = process.cores
             self._end_look(process)
-            if process in self._lookers:  # it has given its core away: it waits with the others
-                self._lookers.remove(process)
+            if process in cores.lookers:  # it has given its core away: it waits with the others
+                cores.lookers.remove(process)
                 process.state = READY
-                self._queue.append(process)
-                self._dispatch()
+                cores.queue.append(process)
+                self._dispatch(cores)
             else:
                 process.state = RUNS
-                self._at(self.now, self._turn, process)
+                self._in_turn(process, self.now, self._turn)
         return False
 
     def _wake(self, process: Process) -> None:
@@ -302,44 +409,73 @@ class Family:
         process.state = READY
         if process.is_free:
             process.state = RUNS
-            self._at(self.now, self._turn, process)
-        elif self._idle:
-            self._idle -= 1
-            process.state = RUNS
-            self._at(self.now + self._varied(self.costs.wake), self._turn, process)
-        else:
-            self._queue.append(process)
-            self._dispatch()
+            self._in_turn(process, self.now, self._turn)
+            return
+        cores = process.cores
+        if cores.running:
+            process.had = max(process.had, max(each.had for each in cores.running) - LAG_US)
+        if cores.idle:
+            cores.idle -= 1
+            self._start(process, self.now + self._varied(self.costs.wake))
+            return
+        cores.queue.append(process)
+        self._dispatch(cores)
+        if process.state == READY:
+            other = max(cores.running, key=lambda each: each.had)
+            if other.had > process.had + GRAIN_US and other.state == RUNS:
+                self._interrupt(other)
+                cores.queue.remove(process)
+                cores.queue.appendleft(other)
+                self._start(process, self.now)
 
-    def _dispatch(self) -> None:
+    def _start(self, process: Process, at: float) -> None:
+        process.state = RUNS
+        process.cores.running[process] = None
+        self._in_turn(process, at, self._turn)
+
+    def _interrupt(self, process: Process) -> None:
+        process.state = READY
+        process.held_since = self.now
+        del process.cores.running[process]
+
+    def _go_on(self, process: Process) -> None:
+        process.state = RUNS
+        process.cores.running[process] = None
+        process.late += self.now - process.held_since
+        process.held_since = -1.0
+        for event in process.held:
+            heapq.heappush(self._events, event)
+        process.held.clear()
+
+    def _dispatch(self, cores: Cores) -> None:
         """Give cores that are free, or of those who only look, to those who wait."""
-        while self._queue:
-            if self._idle:
-                self._idle -= 1
+        while cores.queue:
+            if cores.idle:
+                cores.idle -= 1
             else:
-                looker = next(
-                    (
-                        each
-                        for each in (*self.networks, *self.ios)
-                        if each.state == LOOKS and each.looks_since >= 0
-                    ),
-                    None,
-                )
+                looker = next((each for each in cores.running if each.state == LOOKS), None)
                 if looker is None:
                     return
                 self._end_look(looker)
                 looker.looks_since = -1.0
-                self._lookers.append(looker)
-            process = self._queue.popleft()
-            process.state = RUNS
-            self._at(self.now, self._turn, process)
+                del cores.running[looker]
+                cores.lookers.append(looker)
+            process = cores.queue.popleft()
+            if process.held_since >= 0:
+                self._go_on(process)
+            else:
+                self._start(process, self.now)
 
-    def _leave_core(self) -> None:
-        self._idle += 1
-        self._dispatch()
-        while self._idle and self._lookers:
-            self._idle -= 1
-            self._begin_look(self._lookers.popleft())
+    def _leave_core(self, process: Process) -> None:
+        cores = process.cores
+        del cores.running[process]
+        cores.idle += 1
+        self._dispatch(cores)
+        while cores.idle and cores.lookers:
+            cores.idle -= 1
+            looker = cores.lookers.popleft()
+            cores.running[looker] = None
+            self._begin_look(looker)
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────
 
@@ -348,13 +484,14 @@ class Family:
         process.looks_since = self.now
         process.token += 1
         self._at(self.now + process.look_left, self._look_over, process, process.token)
-        self._dispatch()
+        self._dispatch(process.cores)
 
     def _end_look(self, process: Process) -> None:
         """Count what it has looked."""
         if process.looks_since >= 0:
             looked = self.now - process.looks_since
             process.spent += looked
+            process.had += looked
             process.look_left = max(0.0, process.look_left - looked)
             process.token += 1
 
@@ -363,7 +500,7 @@ class Family:
             return
         self._end_look(process)
         process.state = SLEEPS
-        self._leave_core()
+        self._leave_core(process)
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 
@@ -389,11 +526,12 @@ class Family:
             made += results
             unpublished += size
             if made and (role == "client" or unpublished > PUBLISHED_BYTES):
-                self._at(at, self._publish, process, made, None)
+                self._in_turn(process, at, self._publish, made, None)
                 made, unpublished = [], 0
                 # The bell that it may ring is paid for here: who sleeps is known only then.
         process.spent += at + rest - now
-        self._at(at, self._publish, process, made, rest)
+        process.had += at + rest - now
+        self._in_turn(process, at, self._publish, made, rest)
 
     def _publish(
         self, process: Process, made: list[tuple[Process, tuple[Any, ...]]], rest: float | None
@@ -401,21 +539,24 @@ class Family:
         """rest: what its turn still takes behind this; None: it goes on with items."""
         rung = 0
         for target, item in made:
+            if item[0] == "piece" and not item[1].is_sent:
+                item[1].begun, item[1].is_sent = self.now - item[1].begun, True
             if target.is_free:
                 self._at(self.now + self._varied(self.load.think_us), self._answer_remote, item)
             else:
                 rung += self._deliver(target, item)
         if rung:
             process.spent += rung * self.costs.ring
+            process.had += rung * self.costs.ring
         if rest is not None:
-            self._at(self.now + rung * self.costs.ring + rest, self._end_turn, process)
+            self._in_turn(process, self.now + rung * self.costs.ring + rest, self._end_turn)
 
     def _end_turn(self, process: Process) -> None:
         if process.inbox:
-            if self._queue and not process.is_free:  # others have waited longer
+            if process.cores.queue and not process.is_free:  # others have waited longer
                 process.state = READY
-                self._queue.append(process)
-                self._leave_core()
+                process.cores.queue.append(process)
+                self._leave_core(process)
             else:
                 self._turn(process)
             return
@@ -427,7 +568,7 @@ class Family:
             self._begin_look(process)
             return
         process.state = SLEEPS
-        self._leave_core()
+        self._leave_core(process)
 
     # ── the work ────────────────────────────────────────────────────────────────────────────────
 
@@ -452,44 +593,46 @@ class Family:
             if not is_last:
                 return cost, 0, []
             cost += costs.network_request / 2 + size / 1024 * kib * (1 - SHARE_RECEIVED)
-            return cost, size, [(self.ios[request[1] % len(self.ios)], ("append", request))]
+            io = self.ios[request.connection % len(self.ios)]
+            return cost, size, [(io, ("append", request))]
         if kind == "append":
             request = item[1]
             cost = costs.io_request + size / 1024 * io_kib(costs, size)
-            network = self.networks[request[1] % len(self.networks)]
+            network = self.networks[request.connection % len(self.networks)]
             return cost, size, [(network, ("result", request))]
         if kind == "result":
             return costs.network_request / 2, 0, [(self.client, ("answer", item[1]))]
         connection = item[1]
         if kind == "answer":
             self._answered(item[1], start)
-            connection = item[1][1]
+            connection = item[1].connection
         elif kind == "rest":
             _, request, left = item
             return self._sends(request, left)
-        request = (self.sent, connection, at + costs.client_request)
+        request = Request(self.sent, connection, 0.0, False)
         self.sent += 1
         cost, moved, made = self._sends(request, size)
-        return cost + costs.client_request, moved, made
+        request.begun = cost + costs.client_send
+        return cost + costs.client_request + costs.client_send, moved, made
 
     def _sends(
-        self, request: tuple[int, int, float], left: int
+        self, request: Request, left: int
     ) -> tuple[float, int, list[tuple[Process, tuple[Any, ...]]]]:
         """One piece of a frame, and the client's own note that there is more."""
         piece = min(left, PIECE_BYTES)
-        network = self.networks[request[1] % len(self.networks)]
+        network = self.networks[request.connection % len(self.networks)]
         if left > piece:
             self.client.inbox.appendleft(("rest", request, left - piece))
         cost = piece / 1024 * self.costs.client_kib
         return cost, 0, [(network, ("piece", request, piece, left == piece))]
 
-    def _answered(self, request: tuple[int, int, float], at: float) -> None:
-        self.times.append(at - request[2])
-        self.answered.append(request[0])
+    def _answered(self, request: Request, at: float) -> None:
+        self.times.append(at - request.begun)
+        self.answered.append(request.number)
 
     def _send_remote(self, connection: int) -> None:
         """A request of another machine goes through the network card, piece by piece."""
-        request = (self.sent, connection, self.now)
+        request = Request(self.sent, connection, self.now, True)
         self.sent += 1
         network = self.networks[connection % len(self.networks)]
         left = self.load.bytes
@@ -508,7 +651,7 @@ class Family:
 
     def _answer_remote(self, item: tuple[Any, ...]) -> None:
         self._answered(item[1], self.now)
-        self._send_remote(item[1][1])
+        self._send_remote(item[1].connection)
 
     def _memory(self, role: str, size: int, at: float) -> float:
         """When the bytes of a batch have been through the memory bus; who appends counts them."""
@@ -532,24 +675,28 @@ def simulate(
 def of_row(costs: Costs, row: Row, requests: int = 400) -> Outcome:
     """A measured row: one connection, so one network worker and one I/O worker."""
     count = min(requests, 120) if row.bytes > 4 * PIECE_BYTES else requests
-    return simulate(costs, Host(row.cores), Load(row.bytes, row.depth), max(count, 8 * row.depth))
+    places = PLACES[row.where]
+    host = Host(places.cores, places=places)
+    return simulate(costs, host, Load(row.bytes, row.depth), max(count, 8 * row.depth))
 
 
 # ── calibration ─────────────────────────────────────────────────────────────────────────────────
 
 NAMES = [field.name for field in fields(Costs)]
-PRIOR_WEIGHT = 0.05
+PRIOR_WEIGHT = 0.02
 """How much a cost is held to where it began: where rows say nothing, it stays."""
 PRIOR_WEIGHTS = {
-    "network_request": 0.2,
-    "io_request": 0.2,
-    "network_kib": 0.5,
-    "network_large_kib": 0.5,
-    "io_kib": 0.5,
-    "io_written_kib": 0.5,
+    "network_request": 0.05,
+    "io_request": 0.05,
+    "network_kib": 0.05,
+    "io_kib": 0.05,
+    "network_large_kib": 0.3,
+    "io_written_kib": 0.3,
 }
-"""Of what was measured alone. perf/micro.py has the steps at their best, with warm caches."""
-WEIGHTS = {"rate": 1.5, "p50_us": 1.5, "client_us": 1.0, "network_us": 1.0, "io_us": 1.0}
+"""Of what was measured alone. perf/micro.py has the steps at their best, with warm caches. Of large
+batches few rows say much."""
+WEIGHTS = {"rate": 2.5, "p50_us": 2.5, "client_us": 0.6, "network_us": 0.8, "io_us": 0.8}
+"""What a load sees counts more than who has spent how much."""
 STRAYS = 0.2
 """What is off by much more counts by how far, no longer by its square: something else ran."""
 
@@ -558,8 +705,13 @@ Measured = Mapping[str, Mapping[str, float]]
 
 
 WAKES = (15.0, 3.0, 60.0)
-"""Where a calibration begins: how long a core needs to wake differs most between machines, and what
-else there is follows from it."""
+LOOKS_US = (40.0, 100.0)
+"""Where a calibration begins: how long a core needs to wake, and how long looks go on, differ most
+between machines, and what else there is follows from them."""
+REQUESTS = 400, 1200
+"""Of a row: to find about where the costs are, and from there on."""
+BEST = 2
+"""So many of the beginnings are followed to their end."""
 
 
 def calibrate(
@@ -572,12 +724,16 @@ def calibrate(
     """Costs with which the rows come out as measured, the best of a few beginnings. start: what was
     measured of each step alone."""
     chosen = [row for row in rows if row.name in measured]
-    found = [_calibrated(replace(start, wake=wake), measured, chosen, steps) for wake in wakes]
-    return min(found, key=lambda each: each[0])[1]
+    starts = [replace(start, wake=wake, network_look=look) for wake in wakes for look in LOOKS_US]
+    few, many = REQUESTS
+    found = [_calibrated(each, start, measured, chosen, steps, few) for each in starts]
+    found.sort(key=lambda each: each[0])
+    ends = [_calibrated(costs, start, measured, chosen, steps, many) for _, costs in found[:BEST]]
+    return min(ends, key=lambda each: each[0])[1]
 
 
 def _calibrated(
-    start: Costs, measured: Measured, chosen: list[Row], steps: int
+    start: Costs, held_to: Costs, measured: Measured, chosen: list[Row], steps: int, requests: int
 ) -> tuple[float, Costs]:
     """(what is left of the misses, costs): Levenberg and Marquardt's least squares, over
     logarithms."""
@@ -589,7 +745,7 @@ def _calibrated(
     def misses(point: Any) -> Any:
         costs, found = costs_at(point), []
         for row in chosen:
-            outcome = of_row(costs, row)
+            outcome = of_row(costs, row, requests)
             for figure, weight in WEIGHTS.items():
                 told = max(getattr(outcome, figure), 1e-6)
                 off = np.log(told / measured[row.name][figure]) / STRAYS
@@ -597,9 +753,12 @@ def _calibrated(
                 found.append(weight * STRAYS * np.copysign(root, off))
         return np.array(found + list(held * (point - origin)))
 
-    origin = np.log([getattr(start, name) for name in NAMES])
+    def point_of(costs: Costs) -> Any:
+        return np.log([getattr(costs, name) for name in NAMES])
+
+    origin = point_of(held_to)
     held = np.array([PRIOR_WEIGHTS.get(name, PRIOR_WEIGHT) for name in NAMES])
-    point, damping = origin.copy(), 0.1
+    point, damping = point_of(start), 0.1
     at = misses(point)
     for _ in range(steps):
         slopes = np.empty((len(at), len(point)))

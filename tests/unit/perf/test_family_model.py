@@ -6,6 +6,7 @@ import pytest
 
 from perf.family_model import (
     LARGE,
+    PLACES,
     ROWS,
     Costs,
     Family,
@@ -26,7 +27,7 @@ REMOTE = Host(8, 2, 1, has_remote_clients=True)
 @pytest.mark.parametrize(("size", "depth"), [(100, 1), (100, 16), (16384, 4), (LARGE, 16)])
 def test_requests_in_flight_are_rate_times_time(cores, size, depth):
     # A client that needs no time between an answer and its next request: none is in neither's time.
-    costs = replace(COSTS, client_request=0.0, client_kib=0.0)
+    costs = replace(COSTS, client_request=0.0, client_send=0.0, client_kib=0.0)
     outcome = simulate(costs, Host(cores), Load(size, depth), 2000 if size < LARGE else 300)
     assert outcome.rate * outcome.mean_us / 1e6 == pytest.approx(depth, rel=0.05)
 
@@ -44,6 +45,45 @@ def test_one_core_is_never_more_than_busy():
     outcome = simulate(COSTS, Host(1), Load(100, 16), 3000)
     cpu_us = outcome.client_us + outcome.network_us + outcome.io_us
     assert outcome.rate * cpu_us / 1e6 == pytest.approx(1, rel=0.03)
+
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("depth", [1, 16])
+def test_no_core_is_more_than_busy(where, depth):
+    places = PLACES[where]
+    outcome = simulate(COSTS, Host(places.cores, places=places), Load(100, depth), 3000)
+    spent = {"client": outcome.client_us, "network": outcome.network_us, "io": outcome.io_us}
+    for core in range(places.cores):
+        on_it = sum(spent[role] for role, number in places._asdict().items() if number == core)
+        assert outcome.rate * on_it / 1e6 < 1.03
+
+
+def test_who_is_woken_takes_the_core_of_who_has_had_more():
+    """An I/O worker beside a client: it interrupts as long as it does less."""
+
+    class Watched(Family):
+        interrupted: list[str]
+
+        def _interrupt(self, process):
+            self.interrupted.append(process.role)
+            super()._interrupt(process)
+
+    beside = Host(2, places=PLACES["client beside I/O worker"])
+    for io_request, interrupts in ((1.0, "client"), (30.0, "io")):
+        costs = replace(COSTS, io_look=0.0, io_request=io_request)
+        family = Watched(costs, beside, Load(100, 16))
+        family.interrupted = []
+        family.run(2000)
+        assert max(set(family.interrupted), key=family.interrupted.count) == interrupts
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_a_turn_that_was_interrupted_ends_later_and_whole(where):
+    """Whatever interrupts whom, all that is asked is answered once, in order."""
+    places = PLACES[where]
+    family = Family(COSTS, Host(places.cores, places=places), Load(100, 16))
+    family.run(1000)
+    assert family.answered == list(range(len(family.answered)))
 
 
 def test_network_card_is_the_limit_where_it_is_slow():
@@ -109,15 +149,17 @@ def test_calibration_finds_costs_that_make_the_same_rows():
             "io_us": outcome.io_us,
         }
     found = calibrate(COSTS, measured, rows, steps=6, wakes=[COSTS.wake])
-    unseen = Row(1024, 16, 2, False)
+    unseen = Row(1024, 16, "client beside I/O worker", False)
     assert of_row(found, unseen).rate == pytest.approx(of_row(truth, unseen).rate, rel=0.1)
 
 
 def test_rows_of_the_model_are_those_of_the_issue_and_some_are_kept_for_validation():
     names = [row.name for row in ROWS]
-    assert len(names) == len(set(names)) == 16
-    assert {row.cores for row in ROWS if not row.is_calibration} == {1, 2}
-    assert {row.bytes for row in ROWS if not row.is_calibration} == {1024, 16384, LARGE}
+    assert len(names) == len(set(names)) == 26
+    predicted = [row for row in ROWS if not row.is_calibration]
+    assert {row.where for row in predicted} == set(PLACES)
+    assert {row.bytes for row in predicted} == {1024, 4096}
+    assert {places.cores for row in predicted for places in [PLACES[row.where]]} == {1, 2}
 
 
 @pytest.mark.parametrize("size", [1024, LARGE])
