@@ -86,6 +86,14 @@ def has_seen(members: list[Member], records: int) -> bool:
     return len({each for member in members for each in member.seen}) == records
 
 
+def owners_have_seen(members: list[Member], records: int) -> bool:
+    """Whether all partitions are owned, and those who own them now have seen the last records."""
+    last = records // PARTITIONS - 1
+    return share(*members) and all(
+        (partition, last) in member.seen for member in members for partition in member.owned
+    )
+
+
 def share(*members: Member) -> bool:
     """Whether they have all partitions between them, each once, and each has some."""
     owned = [partition for member in members for partition in member.owned]
@@ -201,8 +209,9 @@ def test_a_kill_of_the_io_worker_loses_no_commit_and_no_record() -> None:
         for round_number in range(1, 4):
             wanted = 60 * round_number
             until(partial(has_seen, members, wanted), *members, what=f"{wanted} records")
+            until(partial(owners_have_seen, members, wanted), *members, what=f"{wanted} again")
             for member in members:
-                acknowledge(member)
+                acknowledge(member, wanted)
             now = committed(broker.address, "killed", "survivors")
             assert all(now[partition] >= offset for partition, offset in before.items())
             before = now
@@ -221,17 +230,16 @@ def test_a_kill_of_the_io_worker_loses_no_commit_and_no_record() -> None:
         assert committed(broker.address, "killed", "survivors") == before
 
 
-def acknowledge(member: Member) -> None:
-    """Commit what was seen, again while the broker is not there or the group is rebalancing."""
-    seen: dict[int, int] = {}
-    for partition, offset in member.seen:
-        seen[partition] = max(seen.get(partition, 0), offset + 1)
+def acknowledge(member: Member, records: int) -> None:
+    """Commit the partitions that were seen to their ends, again while the broker is not there or
+    the group is rebalancing. Who has just been given a partition may have seen a part of it."""
+    end = records // PARTITIONS
     deadline = clock.monotonic() + PATIENCE_S
     while True:
         offsets = [
-            TopicPartition("killed", partition, offset)
-            for partition, offset in seen.items()
-            if partition in member.owned
+            TopicPartition("killed", partition, end)
+            for partition in member.owned
+            if (partition, end - 1) in member.seen
         ]
         try:
             if offsets:

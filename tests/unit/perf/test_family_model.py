@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from perf import family_model
 from perf.family_model import (
     LARGE,
     PLACES,
@@ -133,9 +134,12 @@ def test_look_takes_cpu_and_saves_the_wake_up():
 
 
 @pytest.mark.thorough
-def test_calibration_finds_costs_that_make_the_same_rows():
+def test_calibration_finds_costs_that_make_the_same_rows(monkeypatch):
     """From rows that the model itself made with other costs."""
     pytest.importorskip("numpy")
+    monkeypatch.setattr(family_model, "REQUESTS", (400, 400))
+    monkeypatch.setattr(family_model, "LOOKS_US", (COSTS.network_look,))
+    monkeypatch.setattr(family_model, "BEST", 1)
     truth = replace(COSTS, io_request=9.0, network_request=5.0)
     rows = [row for row in ROWS if row.is_calibration and row.bytes == 100]
     measured = {}
