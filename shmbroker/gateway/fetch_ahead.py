@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 TOLD_S = 0.05
 """The high watermark of an answer is no older than that."""
 ASKED_MAX = 1024
-"""Connections that wait for slices."""
+"""Connections that wait for slices. Some wait in vain, where there was nothing to tell."""
+AWAITED_TURNS = 4
+"""In so many turns of the gateway after one has asked, its slices come."""
 
 
 class ToldSlices:
@@ -62,10 +64,14 @@ class FetchAhead:
         self._gateway = gateway
         self.asked: Known[int, tuple[Connection, KnownFetch]] = Known(ASKED_MAX)
         """Who has asked to be told, by the token of the READ."""
+        self.awaited_turns = 0
+        """In so many more turns the rings are looked at before the sockets: the client's next
+        request may be there, and what answers it."""
 
     def ask(self, connection: Connection, known: KnownFetch, token: int) -> None:
         """The READ with this token asks for it."""
         self.asked.keep(token, (connection, known))
+        self.awaited_turns = AWAITED_TURNS
 
     def on_read_ahead(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """Keep what a READ_AHEAD entry tells."""

@@ -320,8 +320,9 @@ class Gateway:
         # Before the frames: a client may use what another was told a moment ago.
         if self.words[METADATA_END_OFFSET_WORD] != self.image.offset:
             self.follow_metadata()
-        if self.fetch.ahead.asked:
-            self.results.take()  # of a client that reads on, the next answer may be here
+        if self.fetch.ahead.awaited_turns:
+            self.fetch.ahead.awaited_turns -= 1
+            self.results.take()
         loop.handle(events)
         if not loop.acceptor.is_watching and not self.must_stop and self.clients.may_accept():
             loop.acceptor.watch(True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shmbroker.gateway import fetch
-from shmbroker.gateway.fetch_ahead import ASKED_MAX, TOLD_S
+from shmbroker.gateway.fetch_ahead import ASKED_MAX, AWAITED_TURNS, TOLD_S
 from shmbroker.ipc.operation_layout import (
     READ_AHEAD_HEAD,
     READ_AHEAD_ROW,
@@ -213,6 +213,14 @@ def test_those_who_ask_are_bounded(gateway: Gateway) -> None:
     for _ in range(ASKED_MAX + 10):
         gateway.ask(0)
     assert len(gateway.api.ahead.asked) == ASKED_MAX
+
+
+def test_the_rings_are_looked_at_first_for_a_few_turns(gateway: Gateway) -> None:
+    gateway.read_on()
+    assert gateway.api.ahead.awaited_turns == AWAITED_TURNS
+    gateway.api.ahead.awaited_turns = 0
+    assert not gateway.ask(SLICES[0])
+    assert not gateway.api.ahead.awaited_turns  # it has asked nobody
 
 
 def test_small_answers_ask_for_nothing_more(gateway: Gateway) -> None:
