@@ -384,8 +384,7 @@ OLD_BUGS = (
             ),
         ),
         AHEAD,
-        (2,),
-        is_rare=True,
+        (17, 32, 36),
     ),
 )
 
