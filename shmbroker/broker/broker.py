@@ -226,10 +226,8 @@ class Broker:
             waits=tables.latencies.of(STAGE_PURGATORY),
         )
         self.read_sessions = ReadSessions(self.reader)
-        self.read_ahead = ReadAhead(
-            self.words, member.counters.at(member.index, AHEAD_ENDS), self.reader.count
-        )
-        self.reader.note_ahead = self.read_ahead.note
+        index = member.counters.at(member.index, AHEAD_ENDS)
+        self.read_ahead = ReadAhead(self.reader, self.words, index)
 
     def _build_coordinators(self, tables: Tables) -> None:
         """Build the coordinators of groups and of transactions."""

@@ -23,14 +23,11 @@ Rules of this file:
 
 from __future__ import annotations
 
-from shmbroker.broker.read_ahead import NotedRead
 from shmbroker.broker.read_lookup import (
     ABORTED_MAX,
-    P_BYTES_MAX,
     P_HIGH_WATERMARK,
     P_KEY,
     P_LOG_START_OFFSET,
-    P_OFFSET,
     READ_COMMITTED,
     ReadRefusal,
 )
@@ -57,6 +54,8 @@ if TYPE_CHECKING:
     from shmbroker.log.segment import Segment
     from shmbroker.purgatory import Purgatory
     from shmbroker.replica.partition import Partition
+
+    NoteAhead = Callable[["DelayedRead", Partition, Segment, int], object]
 
 INLINE_SLICE_BYTES = 2048
 INLINE_BYTES = 256 << 10
@@ -189,8 +188,8 @@ class Reader:
         waits: Histogram | None = None,
     ) -> None:
         self.lookup = lookup
-        self.note_ahead: Callable[[NotedRead], None] | None = None
-        """Told of the reads whose clients are told what follows."""
+        self.note_ahead: NoteAhead = lambda _read, _partition, _segment, _end: None
+        """Told of the reads whose clients are told what follows, and where their slices end."""
         self.purgatory = purgatory
         self.now_ms = now_ms
         self.pass_file = pass_file
@@ -331,7 +330,7 @@ class Reader:
                     file_id = segment.file_id
                     self.pass_file(peer, segment)
                     if read.is_told_ahead:
-                        self._note_ahead(read, partition, segment, position + length)
+                        self.note_ahead(read, partition, segment, position + length)
             end_epoch, end_offset = diverging or (-1, -1)
             add(
                 _pack_slice(
@@ -342,19 +341,6 @@ class Reader:
             )  # fmt: skip
         head = READ_DONE_HEAD.pack(read.token, len(parts), len(aborted))
         peer.send(READ_DONE, b"".join((head, *parts, *aborted, *inline)))
-
-    def _note_ahead(
-        self, read: DelayedRead, partition: Partition, segment: Segment, end: int
-    ) -> None:
-        asked = read.partitions[0]
-        if self.note_ahead is not None and asked[P_OFFSET] >= partition.log.local_start_offset:
-            limit = min(read.max_bytes, asked[P_BYTES_MAX])
-            self.note_ahead(
-                NotedRead(
-                    read.peer, read.token, limit, read.min_bytes, read.isolation, partition,
-                    segment, end,
-                )
-            )  # fmt: skip
 
     def count(self, partition: Partition, reads: int, bytes_: int) -> None:
         """So many reads of a partition were answered besides."""

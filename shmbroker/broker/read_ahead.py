@@ -19,7 +19,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from shmbroker.broker.read_lookup import READ_COMMITTED
+from shmbroker.broker.read_lookup import P_BYTES_MAX, P_LAST_FETCHED_EPOCH, READ_COMMITTED
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import READ_AHEAD, READ_AHEAD_HEAD, READ_AHEAD_ROW
 from shmbroker.log.lookups import offset_at
@@ -27,9 +27,8 @@ from shmbroker.log.residency import ColdBytes, allow_waiting, refuse_waiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shmbroker.ipc.peer import Peer
+    from shmbroker.broker.read import DelayedRead, Reader
+    from shmbroker.log.partition_log import PartitionLog
     from shmbroker.log.segment import Segment
     from shmbroker.replica.partition import Partition
 
@@ -41,95 +40,70 @@ NOTED_MAX = 1024
 """Reads that wait until they are told what follows."""
 
 
-class NotedRead:
-    """A READ that was answered, and where its slice ended."""
-
-    __slots__ = ("isolation", "limit", "min_bytes", "partition", "peer", "position", "segment",
-                 "token")  # fmt: skip
-
-    def __init__(
-        self,
-        peer: Peer,
-        token: int,
-        limit: int,
-        min_bytes: int,
-        isolation: int,
-        partition: Partition,
-        segment: Segment,
-        position: int,
-    ) -> None:
-        """limit: the most bytes of an answer."""
-        self.peer = peer
-        self.token = token
-        self.limit = limit
-        self.min_bytes = min_bytes
-        self.isolation = isolation
-        self.partition = partition
-        self.segment = segment
-        self.position = position
-
-
 class ReadAhead:
-    """Tells readers what follows. words[index]: this process's AHEAD_ENDS. `on_told` is
-    told the partition, of how many slices, of how many bytes."""
+    """Tells the clients of a Reader what follows. words[index]: this process's AHEAD_ENDS."""
 
-    def __init__(
-        self,
-        words: memoryview,
-        index: int,
-        on_told: Callable[[Partition, int, int], None] = lambda _partition, _slices, _bytes: None,
-    ) -> None:
+    def __init__(self, reader: Reader, words: memoryview, index: int) -> None:
+        self._reader = reader
         self._words = words
         self._index = index
-        self._on_told = on_told
-        self.noted: dict[tuple[int, bytes], NotedRead] = {}
-        """By the reader's slot and the partition: the last one counts."""
+        self.noted: dict[tuple[int, bytes], tuple[DelayedRead, Partition, Segment, int]] = {}
+        """READs that were answered, and where their slices ended, by the slot of who has asked and
+        the partition: the last one counts."""
+        reader.note_ahead = self.note
         self.ends()  # those of the process before
 
     def ends(self) -> None:
         """What was told so far holds no longer."""
         self._words[self._index] += 1
 
-    def note(self, read: NotedRead) -> None:
-        """Tell it what follows, once the answers are out."""
+    def note(self, read: DelayedRead, partition: Partition, segment: Segment, end: int) -> None:
+        """Tell its client what follows, once the answers are out."""
         if len(self.noted) < NOTED_MAX:
-            self.noted[read.peer.slot, read.partition.key] = read
+            self.noted[read.peer.slot, partition.key] = read, partition, segment, end
 
     def run(self) -> None:
         """Tell one reader."""
-        _, read = self.noted.popitem()
-        partition = read.partition
+        _, (read, partition, segment, position) = self.noted.popitem()
         log = partition.log
         end = partition.high_watermark
         if read.isolation == READ_COMMITTED:
             end = partition.last_stable_offset
             if log.aborted:
                 return
+        last_fetched_epoch = read.partitions[0][P_LAST_FETCHED_EPOCH]
+        if last_fetched_epoch >= 0 and last_fetched_epoch != log.leader_epochs.latest:
+            return  # what follows may diverge
         if not partition.is_leader or not read.peer.incarnation:
             return
         refuse_waiting()
         try:
-            rows, total = self._rows(read, end)
+            rows, total = self._rows(read, log, segment, position, end)
         except (ColdBytes, StorageFault):
             return  # whoever comes to it waits for the disk, or is told
         finally:
             allow_waiting()
         if rows:
             head = READ_AHEAD_HEAD.pack(
-                read.token, self._words[self._index], read.segment.file_id,
+                read.token, self._words[self._index], segment.file_id,
                 partition.high_watermark, partition.last_stable_offset, log.log_start_offset,
             )  # fmt: skip
             if read.peer.try_send(READ_AHEAD, head + b"".join(rows)):
-                self._on_told(partition, len(rows), total)
+                self._reader.count(partition, len(rows), total)
 
-    def _rows(self, read: NotedRead, end: int) -> tuple[list[bytes], int]:
-        """READ_AHEAD_ROWs of the slices behind a read, before the offset `end`; their bytes."""
-        log, segment = read.partition.log, read.segment
+    def _rows(
+        self, read: DelayedRead, log: PartitionLog, segment: Segment, position: int, end: int
+    ) -> tuple[list[bytes], int]:
+        """READ_AHEAD_ROWs of the slices that follow in a segment behind a position, before the
+        offset `end`; their bytes."""
         rows: list[bytes] = []
         total = 0
-        offset = offset_at(log, segment, read.position)
+        limit = min(read.max_bytes, read.partitions[0][P_BYTES_MAX])
+        offset = offset_at(log, segment, position)
+        if offset < log.local_start_offset:
+            return rows, total  # it was deleted a moment ago
         while len(rows) < AHEAD_SLICES and total < AHEAD_BYTES:
-            found = log.read(offset, read.limit, end)
+            found = log.read(offset, limit, end)
             if found is None or found[0] is not segment or not found[2] >= read.min_bytes:
                 break
             _, position, length = found

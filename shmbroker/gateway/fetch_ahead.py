@@ -9,8 +9,8 @@
 Rules of this file:
 * Slices are asked for where a client reads a partition in large slices, by requests that are known
   by their bytes (`fetch_known`): so a request of the next offset means the same as the one before.
-* A slice is used once, in order. When the client asks for another offset, or in another way, all
-  that are left are dropped.
+* A slice is used once, in order. When such a request asks for another offset, or is another one,
+  all that are left are dropped.
 * A slice is used only within TOLD_S after the I/O worker has told it, and not after that has said
   by AHEAD_ENDS in shared memory that it holds no more: so an answer is one that the broker would
   have given a moment ago.
@@ -42,18 +42,16 @@ AWAITED_TURNS = 4
 class ToldSlices:
     """What the next requests of one connection are answered with."""
 
-    __slots__ = ("ends", "file_id", "high_watermark", "known", "log_start_offset", "rows", "slot",
-                 "stable", "until")  # fmt: skip
+    __slots__ = ("ends", "file_id", "known", "numbers", "rows", "slot", "until")
     ends: int
     file_id: int
-    high_watermark: int
     known: KnownFetch
-    log_start_offset: int
+    numbers: tuple[int, int, int]
+    """High watermark, last stable offset, log start."""
     rows: list[tuple[int, int, int, int]]
     """READ_AHEAD_ROWs, the next one last."""
     slot: int
     """Of the I/O worker that has told."""
-    stable: int
     until: float
 
 
@@ -75,9 +73,7 @@ class FetchAhead:
 
     def on_read_ahead(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """Keep what a READ_AHEAD entry tells."""
-        token, ends, file_id, high_watermark, stable, log_start_offset = (
-            READ_AHEAD_HEAD.unpack_from(data, index)
-        )
+        token, ends, file_id, *numbers = READ_AHEAD_HEAD.unpack_from(data, index)
         asked = self.asked.pop(token, None)
         if asked is None or asked[0].is_closed:
             return
@@ -85,9 +81,7 @@ class FetchAhead:
         told.ends = ends
         told.file_id = file_id
         told.slot = peer.slot
-        told.high_watermark = high_watermark
-        told.stable = stable
-        told.log_start_offset = log_start_offset
+        told.numbers = tuple(numbers)
         rows = data[index + READ_AHEAD_HEAD.size : index + length]
         told.rows = list(READ_AHEAD_ROW.iter_unpack(rows))
         told.rows.reverse()
@@ -127,13 +121,7 @@ class FetchAhead:
                 connection.ahead = None
             request = FetchRequest(connection, API_KEY, version, correlation_id)
             request.client_id = known.client_id
-            request.response = known.answer_of_slice(
-                request,
-                (told.high_watermark, told.stable, told.log_start_offset),
-                file,
-                position,
-                length,
-            )
+            request.response = known.answer_of_slice(request, told.numbers, file, position, length)
             connection.inflight.append(request)
             return True
         connection.ahead = None

@@ -67,8 +67,7 @@ class Side:
             lambda peer, segment: None,
         )
         self.words = memoryview(bytearray(16)).cast("Q")
-        self.ahead = ReadAhead(self.words, 1, self.reader.count)
-        self.reader.note_ahead = self.ahead.note
+        self.ahead = ReadAhead(self.reader, self.words, 1)
 
     def send(self, operation: int, payload: bytes) -> None:
         self.sent.append((operation, payload))
@@ -85,10 +84,11 @@ class Side:
         isolation: int = 0,
         max_bytes: int = LIMIT,
         min_bytes: int = 1,
+        last_fetched_epoch: int = -1,
     ) -> tuple[int, int, int]:
         """File, position, length of the slice that is answered."""
         head = READ_HEAD.pack(7, 0, min_bytes, 1 << 20, isolation, flags, 1, 0)
-        row = READ_PARTITION.pack(KEY, max_bytes, -1, -1, offset, -1, -1)
+        row = READ_PARTITION.pack(KEY, max_bytes, -1, last_fetched_epoch, offset, -1, -1)
         data = memoryview(head + row)
         self.reader.on_read(self, data, 0, len(data))  # type: ignore[arg-type]
         operation, payload = self.sent.pop()
@@ -199,11 +199,26 @@ def test_the_last_read_of_a_reader_counts(side: Side) -> None:
     assert side.told()[0][0] == 15
 
 
-def test_what_was_told_holds_until_it_is_ended(tmp_path: Path) -> None:
-    words = memoryview(bytearray(16)).cast("Q")
-    ahead = ReadAhead(words, 1)
-    assert list(words) == [0, 1]
-    ahead.ends()
-    assert list(words) == [0, 2]
-    ReadAhead(words, 1)  # the process after it
-    assert list(words) == [0, 3]
+def test_nothing_that_was_deleted_meanwhile(side: Side) -> None:
+    for start, count in ((3, read_ahead.AHEAD_SLICES), (4, 0), (40, 0)):
+        side.read(0)
+        side.log.log_start_offset = side.log.local_start_offset = start
+        assert len(side.told()) == count
+        side.log.log_start_offset = side.log.local_start_offset = 0
+
+
+def test_a_client_that_has_read_an_older_epoch_is_told_nothing(side: Side) -> None:
+    """What follows may diverge from what it has: only a READ compares that."""
+    side.log.leader_epochs.assign(0, 0)
+    side.log.leader_epochs.assign(1, 30)
+    for last_fetched_epoch, is_told in ((-1, True), (0, False), (1, True)):
+        side.read(33 if last_fetched_epoch else 0, last_fetched_epoch=last_fetched_epoch)
+        assert bool(side.told()) is is_told
+
+
+def test_what_was_told_holds_until_it_is_ended(side: Side) -> None:
+    assert list(side.words) == [0, 1]
+    side.ahead.ends()
+    assert list(side.words) == [0, 2]
+    ReadAhead(side.reader, side.words, 1)  # the process after it
+    assert list(side.words) == [0, 3]
