@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from perf import family_model
+from perf import calibration, machines
 from perf.family_model import Costs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -140,30 +140,30 @@ def first_costs(cases: list[dict[str, Any]], steps: Mapping[str, float]) -> Cost
             if len(chosen) > 1:
                 line = fit([row["x"] for row in chosen], [row["A"][figure] for row in chosen])
                 known[name] = line["slope"] * 1024
-    return family_model.with_costs(Costs(), **known)
+    return calibration.with_costs(Costs(), **known)
 
 
 def model_of(cases: list[dict[str, Any]], steps: Mapping[str, float]) -> dict[str, Any]:
     """The model's costs, what it says of the measured rows, and of larger machines; {} where rows
     that it is calibrated on were not measured."""
     measured = measured_rows(cases)
-    calibration = [row for row in family_model.ROWS if row.is_calibration]
-    if not all(row.name in measured for row in calibration):
+    fitted_to = [row for row in calibration.ROWS if row.is_calibration]
+    if not all(row.name in measured for row in fitted_to):
         return {}
     print("\ncalibrating the model …", flush=True)
     start = first_costs(cases, steps)
-    costs = family_model.calibrate(start, measured, calibration)
+    costs = calibration.calibrate(start, measured, fitted_to)
     return {
         "start": _rounded(start),
         "costs": _rounded(costs),
-        "rows": family_model.predictions(costs, measured),
-        "hot_partition": family_model.hot_partition(costs),
-        "machines": family_model.machines(costs),
+        "rows": calibration.predictions(costs, measured),
+        "hot_partition": machines.hot_partition(costs),
+        "machines": machines.machines(costs),
     }
 
 
 def _rounded(costs: Costs) -> dict[str, float]:
-    return {name: float(f"{getattr(costs, name):.4g}") for name in family_model.NAMES}
+    return {name: float(f"{getattr(costs, name):.4g}") for name in calibration.NAMES}
 
 
 def recalibrate(path: Path) -> None:
@@ -253,7 +253,7 @@ def _validation(rows: list[Mapping[str, Any]]) -> str:
     table = [("closed loop", "", *(f"{name}: measured, model" for name in shown.values()))]
     if not rows:
         table += [
-            (row.name, _use(row.is_calibration), *[""] * len(shown)) for row in family_model.ROWS
+            (row.name, _use(row.is_calibration), *[""] * len(shown)) for row in calibration.ROWS
         ]
         return _table(table)
     for each in rows:
@@ -298,7 +298,7 @@ def verdict(rows: Iterable[Mapping[str, Any]]) -> str:
 def _hot_table(rows: list[Mapping[str, Any]]) -> str:
     table = [("batch", "network workers that fill it", "requests/s", "GB/s", "full")]
     if not rows:
-        table += [(_size(size), "", "", "", "") for size in family_model.SIZES]
+        table += [(_size(size), "", "", "", "") for size in machines.SIZES]
     for row in rows:
         cells = (_number(row["rate"]), _number(row["gb_s"]), row["full"])
         table.append((_size(row["bytes"]), str(row["network_workers"]), *cells))
@@ -306,11 +306,11 @@ def _hot_table(rows: list[Mapping[str, Any]]) -> str:
 
 
 def _machines_table(rows: list[Mapping[str, Any]]) -> str:
-    table = [("cores", "batch", *(f"{each} Gb/s: GB/s, full" for each in family_model.NETWORKS))]
-    for cores in family_model.MEMORY_GB_S:
-        for size in family_model.SIZES:
+    table = [("cores", "batch", *(f"{each} Gb/s: GB/s, full" for each in machines.NETWORKS))]
+    for cores in machines.MEMORY_GB_S:
+        for size in machines.SIZES:
             cells = []
-            for network in family_model.NETWORKS:
+            for network in machines.NETWORKS:
                 found = [
                     row
                     for row in rows
@@ -323,8 +323,8 @@ def _machines_table(rows: list[Mapping[str, Any]]) -> str:
 
 def _workers_table(rows: list[Mapping[str, Any]]) -> str:
     table = [("cores", "batch", "network workers", "I/O workers", "rings, MiB")]
-    for cores in family_model.MEMORY_GB_S:
-        for size in family_model.SIZES:
+    for cores in machines.MEMORY_GB_S:
+        for size in machines.SIZES:
             found = [row for row in rows if (row["cores"], row["bytes"]) == (cores, size)]
             if not found:
                 table.append((str(cores), _size(size), "", "", ""))

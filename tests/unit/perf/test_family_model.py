@@ -4,21 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from perf import family_model
-from perf.family_model import (
-    LARGE,
-    PLACES,
-    ROWS,
-    Costs,
-    Family,
-    Host,
-    Load,
-    Row,
-    best_split,
-    calibrate,
-    of_row,
-    simulate,
-)
+from perf.calibration import PLACES
+from perf.family_model import LARGE, Costs, Family, Host, Load, simulate
+from perf.machines import best_split
 
 COSTS = Costs()
 REMOTE = Host(8, 2, 1, has_remote_clients=True)
@@ -131,39 +119,6 @@ def test_look_takes_cpu_and_saves_the_wake_up():
     quick, slow = (simulate(costs, Host(4), Load(100, 1), 1000) for costs in (looks, sleeps))
     assert quick.p50_us < slow.p50_us
     assert quick.network_us > slow.network_us
-
-
-@pytest.mark.thorough
-def test_calibration_finds_costs_that_make_the_same_rows(monkeypatch):
-    """From rows that the model itself made with other costs."""
-    pytest.importorskip("numpy")
-    monkeypatch.setattr(family_model, "REQUESTS", (400, 400))
-    monkeypatch.setattr(family_model, "LOOKS_US", (COSTS.network_look,))
-    monkeypatch.setattr(family_model, "BEST", 1)
-    truth = replace(COSTS, io_request=9.0, network_request=5.0)
-    rows = [row for row in ROWS if row.is_calibration and row.bytes == 100]
-    measured = {}
-    for row in rows:
-        outcome = of_row(truth, row)
-        measured[row.name] = {
-            "rate": outcome.rate,
-            "p50_us": outcome.p50_us,
-            "client_us": outcome.client_us,
-            "network_us": outcome.network_us,
-            "io_us": outcome.io_us,
-        }
-    found = calibrate(COSTS, measured, rows, steps=6, wakes=[COSTS.wake])
-    unseen = Row(1024, 16, "client beside I/O worker", False)
-    assert of_row(found, unseen).rate == pytest.approx(of_row(truth, unseen).rate, rel=0.1)
-
-
-def test_rows_of_the_model_are_those_of_the_issue_and_some_are_kept_for_validation():
-    names = [row.name for row in ROWS]
-    assert len(names) == len(set(names)) == 26
-    predicted = [row for row in ROWS if not row.is_calibration]
-    assert {row.where for row in predicted} == set(PLACES)
-    assert {row.bytes for row in predicted} == {1024, 4096}
-    assert {places.cores for row in predicted for places in [PLACES[row.where]]} == {1, 2}
 
 
 @pytest.mark.parametrize("size", [1024, LARGE])

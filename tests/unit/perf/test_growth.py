@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from perf import family_model, growth
+from perf import calibration, family_model, growth
 
 pytest.importorskip("numpy")
 
@@ -93,9 +93,9 @@ def result_of_the_model():
     """A result whose closed loops are the model's own: it predicts them all."""
     costs = family_model.Costs()
     measured = {}
-    for each in family_model.ROWS:
-        outcome = family_model.of_row(costs, each, 1500)
-        measured[each.name] = {name: getattr(outcome, name) for name in family_model.WEIGHTS}
+    for each in calibration.ROWS:
+        outcome = calibration.of_row(costs, each, 1500)
+        measured[each.name] = {name: getattr(outcome, name) for name in calibration.WEIGHTS}
     machine = {"cores": 8, "bytes": 1024, "network_workers": 4, "io_workers": 3, "gb_s": 0.25}
     machine |= {"network_gbit_s": 25, "rate": 250_000.0, "full": "I/O workers"}
     cases = [row("partitions", x, p50_us=10 + x, pss_mib=30) for x in (1, 100, 2000)]
@@ -106,7 +106,7 @@ def result_of_the_model():
         },
         "lines": growth.lines(cases),
         "model": {
-            "rows": family_model.predictions(costs, measured),
+            "rows": calibration.predictions(costs, measured),
             "hot_partition": [machine],
             "machines": [machine],
         },
@@ -119,7 +119,7 @@ def test_figures_of_a_result_get_into_the_document(tmp_path):
     document.write_text(growth.DOCUMENT.read_text(encoding="utf-8"), encoding="utf-8")
     growth.write_document(path, document)
     text = document.read_text(encoding="utf-8")
-    count = sum(not each.is_calibration for each in family_model.ROWS)
+    count = sum(not each.is_calibration for each in calibration.ROWS)
     assert "| partitions | 1,000 partitions |  |  |  | 10 + 1,000 (0%) | 30 (0%) |" in text
     assert f"Of {count} rows that it was not calibrated on" in text
     assert f"within {growth.SHARE_MOST:.0%} in {count}." in text
