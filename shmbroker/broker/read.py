@@ -46,10 +46,9 @@ from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
+    from collections.abc import Callable, Hashable, Sequence
 
-    from shmbroker.broker.read_lookup import AskedRow, Lookup
+    from shmbroker.broker.read_lookup import AskedRow, Lookup, Result
     from shmbroker.ipc.peer import Peer
     from shmbroker.log.segment import Segment
     from shmbroker.purgatory import Purgatory
@@ -63,7 +62,7 @@ INLINE_BYTES = 256 << 10
 
 _pack_slice = READ_SLICE.pack
 _NEWS = frozenset((tuple, ReadRefusal))
-"""The types of results that tell something; see `Lookup.look_up`."""
+"""The types of results that tell something."""
 _OUT_OF_RANGE = error_codes.OFFSET_OUT_OF_RANGE
 
 
@@ -100,10 +99,10 @@ class DelayedRead(DelayedOperation):
         """Since when it waits; 0: it does not."""
         self.cold_until_ms = 0
         """Till when bytes that are on the disk are not waited for; 0: there were none so far."""
-        self.results: list[Any] | None = None
+        self.results: list[Result] | None = None
         """What was found last, if that is nothing at all: an append asks `try_complete` again, so
         it is still so when the time is over."""
-        self.places: dict[Any, int] | None = None
+        self.places: dict[Hashable, int] | None = None
         """Where each partition key stands in `partitions`, once that is asked for."""
 
     def try_complete(self) -> bool:
@@ -119,20 +118,20 @@ class DelayedRead(DelayedOperation):
         self.finish(results)
         return True
 
-    def look(self) -> tuple[list[Any], int, bool]:
+    def look(self) -> tuple[list[Result], int, bool]:
         """As `Lookup.look_up`, at what may have something."""
         return self.reader.lookup.look_up(self, self.partitions)
 
-    def note_nothing(self, results: list[Any]) -> None:
+    def note_nothing(self, results: list[Result]) -> None:
         """The last look has not found enough."""
         self.results = results if _NEWS.isdisjoint(map(type, results)) else None
 
-    def finish(self, results: list[Any]) -> None:
+    def finish(self, results: list[Result]) -> None:
         """Answer with what the last look has found."""
         self.is_done = True
         self.reader.answer(self, results)
 
-    def try_complete_of(self, keys: Sequence[Any]) -> bool:
+    def try_complete_of(self, keys: Sequence[Hashable]) -> bool:
         """As `try_complete`, by a look at the partitions of these keys, where it had nothing of
         any before."""
         results, partitions = self.results, self.partitions
@@ -269,7 +268,7 @@ class Reader:
                 if not read.is_done:
                     self.purgatory.cancel(read)
 
-    def answer(self, read: DelayedRead, results: list[Any]) -> None:
+    def answer(self, read: DelayedRead, results: list[Result]) -> None:
         """Send READ_DONE, after the descriptors that its slices need."""
         peer, partitions = read.peer, read.partitions
         bytes_of = self.bytes_of
@@ -289,11 +288,10 @@ class Reader:
         if read.isolation == READ_COMMITTED:
             inline_bytes_max -= ABORTED_MAX * READ_ABORTED.size
         for which, result in zip(read.looked, results, strict=False):
-            kind = type(result)
-            if kind is ReadRefusal:
+            if type(result) is ReadRefusal:
                 add(_pack_refusal(which, *result))
                 continue
-            if kind is not tuple:
+            if not isinstance(result, tuple):
                 high_watermark = result.high_watermark
                 log_start_offset = result.log.log_start_offset
                 asked = partitions[which]
@@ -314,7 +312,7 @@ class Reader:
             high_watermark = partition.high_watermark
             log_start_offset = partition.log.log_start_offset
             file_id = 0
-            if length:
+            if segment is not None:
                 self.bytes_out += length
                 key = partition.key
                 bytes_of[key] = bytes_of.get(key, 0) + length

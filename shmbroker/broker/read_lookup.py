@@ -17,7 +17,7 @@ Rules of this file:
 from __future__ import annotations
 
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, final
 
 from shmbroker.broker.tier_port import NoTier
 from shmbroker.errors import StorageFault
@@ -30,25 +30,26 @@ from shmbroker.wire import error_codes
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from typing import Any
+    from typing import TypeAlias
 
-    from shmbroker.broker.tier_port import Tier
+    from shmbroker.broker.tier_port import Slice, Tier
     from shmbroker.log.segment import Segment
     from shmbroker.log.transaction_index import AbortedTransaction
     from shmbroker.replica.partition import Partition, Partitions
 
     AskedRow = tuple[bytes, int, int, int, int, int, int]
     """What READ_PARTITION.unpack gives; the constants `P_…` name its places."""
-    Found = tuple[Segment, int, int]
-    """Segment, position, length."""
     FindAborted = Callable[[Segment, int, int], list[AbortedTransaction] | int | None]
     """find(segment, end position, end offset): aborted transactions, an error code, or None:
     later."""
-    Slice = tuple[
+    FoundSlice = tuple[
         Partition, Segment | None, int, int, tuple[int, int] | None, Sequence[AbortedTransaction]
     ]
     """Partition, segment, position, length, (diverging epoch, its end) or None, aborted
     transactions."""
+    Result: TypeAlias = "ReadRefusal | FoundSlice | Partition"
+    """What a look finds of one partition: an error; bytes, or where it diverges; or the partition
+    itself, where there are no bytes of it."""
 
 # Places of the fields in the tuple that READ_PARTITION.unpack gives.
 P_KEY: Final = 0
@@ -82,6 +83,7 @@ READ_COMMITTED = 1
 _OUT_OF_RANGE = error_codes.OFFSET_OUT_OF_RANGE
 
 
+@final
 class ReadRefusal(NamedTuple):
     """What a look finds of a partition that can't be read."""
 
@@ -123,14 +125,11 @@ class Lookup:
 
     def look_up(
         self, read: ReadLimits, asked: Iterable[AskedRow], others: bool | None = None
-    ) -> tuple[list[Any], int, bool]:
+    ) -> tuple[list[Result], int, bool]:
         """(one result for each partition, bytes in all, whether to answer at once).
 
         asked: its partitions, or some of them. others: where what is left out has nothing new,
         whether it has others: then there are no results behind the one that filled the answer.
-
-        The type of a result tells its kind: a ReadRefusal; a tuple, which is a Slice; or the
-        partition itself, where there are no bytes of it.
         """
         self.is_cold = self.is_tier_awaited = False
         if read.cold_until_ms and self._now_ms() >= read.cold_until_ms:
@@ -150,8 +149,8 @@ class Lookup:
         max_bytes: int,
         isolation: int,
         others: bool | None,
-    ) -> tuple[list[Any], int, bool]:
-        results: list[Any] = []
+    ) -> tuple[list[Result], int, bool]:
+        results: list[Result] = []
         total = 0
         aborted_left = ABORTED_MAX
         left = READS_MAX
@@ -215,7 +214,7 @@ class Lookup:
             if found is None:
                 add(partition)
                 continue
-            if type(found) is int:
+            if isinstance(found, int):
                 add(ReadRefusal(found, partition))
                 continue
             segment, position, length = found
@@ -242,12 +241,12 @@ class Lookup:
         is_first: bool,
         isolation: int,
         aborted_left: int,
-    ) -> tuple[Any, Sequence[AbortedTransaction], bool]:
-        """`Found` below `end`, the aborted transactions in it, and whether it is told at once; an
+    ) -> tuple[Slice | int | None, Sequence[AbortedTransaction], bool]:
+        """`Slice` below `end`, the aborted transactions in it, and whether it is told at once; an
         error code in its place, or None: it is on its way from the disk or the remote store."""
         log = partition.log
         aborted: Sequence[AbortedTransaction] = ()
-        found: Any
+        found: Slice | int | None
         try:
             if offset >= log.local_start_offset:
                 found = log.read(offset, limit, end, is_first)
@@ -256,9 +255,10 @@ class Lookup:
                     return found, aborted, False
                 find: FindAborted = partial(aborted_in, log, offset)
                 found, aborted = _with_aborted(find, found, end, aborted_left)
-                return found, aborted, not found[2]  # what is left is in the next answer
+                is_empty = isinstance(found, tuple) and not found[2]
+                return found, aborted, is_empty  # what is left is in the next answer
             found = self._tiering.read(partition, offset, limit, end, is_first)
-            if isolation == READ_COMMITTED and type(found) is tuple and found[2]:
+            if isolation == READ_COMMITTED and isinstance(found, tuple) and found[2]:
                 find = partial(self._tiering.aborted_in, partition, offset)
                 found, aborted = _with_aborted(find, found, end, aborted_left)
         except ColdBytes:
@@ -275,7 +275,7 @@ class Lookup:
 
 def _refusal(
     partition: Partition, epoch: int, last_fetched_epoch: int, offset: int
-) -> tuple[ReadRefusal | Slice, bool] | None:
+) -> tuple[ReadRefusal | FoundSlice, bool] | None:
     """What a leader answers to a read that can't have bytes, and whether at once; None: it can."""
     if epoch >= 0 and epoch != partition.leader_epoch:
         if epoch < partition.leader_epoch:
@@ -296,8 +296,8 @@ def _refusal(
 
 
 def _with_aborted(
-    find: FindAborted, found: Found, end_offset: int, count_max: int
-) -> tuple[Any, Sequence[AbortedTransaction]]:
+    find: FindAborted, found: Slice, end_offset: int, count_max: int
+) -> tuple[Slice | int | None, Sequence[AbortedTransaction]]:
     """A slice and the aborted transactions in it, of which there may be so many: it gets shorter
     where there are more. Nothing is left of it if they are too many for its first batch.
 

@@ -35,11 +35,10 @@ from shmbroker.purgatory import DelayedOperation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Any
+    from collections.abc import Hashable, Iterable, Sequence
 
     from shmbroker.broker.read import Reader
-    from shmbroker.broker.read_lookup import AskedRow
+    from shmbroker.broker.read_lookup import AskedRow, Result
     from shmbroker.ipc.peer import Peer
     from shmbroker.replica.partition import Partition
 
@@ -65,13 +64,13 @@ class SessionRead(DelayedRead):
         self.session.attend_ready()
         return []
 
-    def look(self) -> tuple[list[Any], int, bool]:
+    def look(self) -> tuple[list[Result], int, bool]:
         return self.session.look(self)
 
-    def note_nothing(self, results: list[Any]) -> None:
+    def note_nothing(self, results: list[Result]) -> None:
         """Rows that are ready are looked at again."""
 
-    def finish(self, results: list[Any]) -> None:
+    def finish(self, results: list[Result]) -> None:
         super().finish(results)
         self.session.on_told(self, results)
 
@@ -89,7 +88,7 @@ class ReadSession(DelayedOperation):
         super().__init__()
         self.reader = reader
         self.rows = rows
-        self._places = {row[P_KEY]: place for place, row in enumerate(rows)}
+        self._places: dict[Hashable, int] = {row[P_KEY]: place for place, row in enumerate(rows)}
         self._ready: dict[int, None] = {}
         self._isolation = 0
         self._refreshed_ms = 0
@@ -138,7 +137,7 @@ class ReadSession(DelayedOperation):
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────
 
-    def look(self, read: SessionRead) -> tuple[list[Any], int, bool]:
+    def look(self, read: SessionRead) -> tuple[list[Result], int, bool]:
         """As `DelayedRead.look`, at the rows that are ready."""
         rows = self.rows
         read.looked = looked = list(self._ready)
@@ -150,30 +149,26 @@ class ReadSession(DelayedOperation):
             read, map(rows.__getitem__, looked), len(looked) < len(rows)
         )
         for place, result in zip(looked, found, strict=False):
-            kind = type(result)
-            if kind is tuple or kind is ReadRefusal:
-                continue
-            if self._is_at_end(rows[place], result):
+            if not isinstance(result, tuple) and self._is_at_end(rows[place], result):
                 known = result.high_watermark, result.log.log_start_offset
                 if rows[place][P_KNOWN:] == known:
                     self._settle(place)
         return found, total, must_answer
 
-    def on_told(self, read: SessionRead, results: list[Any]) -> None:
+    def on_told(self, read: SessionRead, results: list[Result]) -> None:
         """The client knows now what was found."""
         rows, ready = self.rows, self._ready
         for place, result in zip(read.looked, results, strict=False):
             row, known = rows[place], (-1, -1)
-            kind = type(result)
-            if kind is tuple:
+            if not isinstance(result, tuple):
+                known = result.high_watermark, result.log.log_start_offset
+                if place in ready and self._is_at_end(row, result):
+                    self._settle(place)
+            elif type(result) is not ReadRefusal:
                 partition = result[0]
                 known = partition.high_watermark, partition.log.log_start_offset
                 del ready[place]
                 ready[place] = None
-            elif kind is not ReadRefusal:
-                known = result.high_watermark, result.log.log_start_offset
-                if place in ready and self._is_at_end(row, result):
-                    self._settle(place)
             if row[P_KNOWN:] != known:
                 rows[place] = (*row[:P_KNOWN], *known)
 
@@ -182,7 +177,7 @@ class ReadSession(DelayedOperation):
         rows = self.rows
         self.reader.purgatory.attend(self, [rows[place][P_KEY] for place in self._ready])
 
-    def try_complete_of(self, keys: Sequence[Any]) -> bool:
+    def try_complete_of(self, keys: Sequence[Hashable]) -> bool:
         """These have changed: look at them, now if a READ waits, else with the next one."""
         read = self.read
         for key in keys:
@@ -222,7 +217,7 @@ class ReadSessions:
         """One READ entry with READ_FLAG_SESSION."""
         token, max_wait_ms, *limits, flags, count, number = READ_HEAD.unpack_from(data, index)
         at = index + READ_HEAD.size
-        rows: list[Any] = []
+        rows: list[AskedRow] = []
         if count:
             view = data[at : at + READ_PARTITION.size * count]
             rows = list(READ_PARTITION.iter_unpack(view))
@@ -253,7 +248,7 @@ class ReadSessions:
             if key[0] == slot:
                 self._end(key)
 
-    def _make(self, key: tuple[int, int], rows: list[Any]) -> ReadSession:
+    def _make(self, key: tuple[int, int], rows: list[AskedRow]) -> ReadSession:
         while self._sessions and self._row_count + len(rows) > self._rows_max:
             self._end(next(iter(self._sessions)))
         self._row_count += len(rows)

@@ -6,7 +6,7 @@ Readers, placement and retention know only this.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from shmbroker.log.transaction_index import AbortedTransaction
     from shmbroker.replica.partition import Partition
 
-Slice = tuple[Any, int, int]
+Slice: TypeAlias = "tuple[Segment, int, int]"
 """Segment, position and length, as `PartitionLog.read` gives them."""
 
 

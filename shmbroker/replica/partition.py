@@ -20,6 +20,8 @@ Rules of this file:
 
 from __future__ import annotations
 
+from typing import final
+
 from shmbroker.log.segment_space import WRITE_BYTES_MIN
 from shmbroker.metadata.image import RECOVERING
 from shmbroker.replica.follower import Follower
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 _NEVER = 2**63 - 1
 
 
+@final
 class Partition:
     """One replica. `key` names it on the rings (`ids.PARTITION_KEY`)."""
 
