@@ -70,7 +70,7 @@ LOGGERS = (
     "shmbroker.broker.tiering.pieces",
     "shmbroker.broker.tiering.reads",
     "shmbroker.broker.tiering.remotes",
-    "shmbroker.broker.transactions",
+    "shmbroker.broker.transaction_exchange",
     "shmbroker.broker.upkeep",
     "shmbroker.controller",
     "shmbroker.controller.active_controller",

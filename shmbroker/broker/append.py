@@ -27,7 +27,7 @@ from shmbroker.broker.append_acks import ACKS_ALL, AppendAcks
 from shmbroker.broker.append_answers import answer, refuse
 from shmbroker.broker.append_checks import look_closer
 from shmbroker.broker.append_parts import AppendParts
-from shmbroker.broker.unverified import Question, Unverified
+from shmbroker.broker.unverified import HeldBatches, Unverified
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import (
     APPEND_BATCH_AT,
@@ -94,7 +94,7 @@ class Appender:
         data: memoryview,
         index: int,
         length: int,
-        verified: Question | None = None,
+        verified: HeldBatches | None = None,
     ) -> None:
         """One APPEND entry, from its payload at data[index:index+length] to its APPENDED.
 
@@ -139,7 +139,7 @@ class Appender:
         at: int,
         end: int,
         payload_at: int = -1,
-        verified: Question | None = None,
+        verified: HeldBatches | None = None,
     ) -> int:
         """Judge and store the batch in data[at:end]: its base offset, which the caller answers. -1:
         it is answered, or will be, with an APPENDED of its own.

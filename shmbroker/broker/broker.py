@@ -57,7 +57,7 @@ from shmbroker.broker.shown import BrokerShown
 from shmbroker.broker.storage_faults import StorageFaults
 from shmbroker.broker.tier_port import NoTier, Tier
 from shmbroker.broker.tiering.tiering import Tiering
-from shmbroker.broker.transactions import Transactions
+from shmbroker.broker.transaction_exchange import TransactionExchange
 from shmbroker.broker.upkeep import Upkeep
 from shmbroker.clock import Clock
 from shmbroker.groups.coordinator import GroupCoordinator
@@ -239,7 +239,7 @@ class Broker:
             self.acks.on_stored,
             tables.standing,
         )
-        self.exchange = Transactions(
+        self.exchange = TransactionExchange(
             self.config,
             self.broker_id,
             lambda: self.image,

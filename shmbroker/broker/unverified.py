@@ -62,7 +62,7 @@ def refuse_all(
     on_answer(error_codes.INVALID_TXN_STATE)
 
 
-class Question:
+class HeldBatches:
     """A question under way, and the batches that wait for its answer."""
 
     __slots__ = ("epoch", "held", "is_ended", "may_add")
@@ -84,17 +84,17 @@ class Unverified:
     def __init__(
         self,
         partitions: Partitions,
-        append: Callable[[Peer, memoryview, int, int, Question], None],
+        append: Callable[[Peer, memoryview, int, int, HeldBatches], None],
     ) -> None:
         self._partitions = partitions
         self._append = append
         self.ask: Ask = refuse_all
-        self.asked: dict[tuple[bytes, int], Question] = {}
+        self.asked: dict[tuple[bytes, int], HeldBatches] = {}
         """By partition key and producer id."""
         self._bytes = 0
 
     def is_known(
-        self, partition: Partition, header: tuple[int, ...], verified: Question | None
+        self, partition: Partition, header: tuple[int, ...], verified: HeldBatches | None
     ) -> bool:
         """Whether the transaction of a batch is open here, or may begin here as it is verified.
 
@@ -115,7 +115,7 @@ class Unverified:
         partition: Partition,
         header: tuple[int, ...],
         payload: memoryview,
-        verified: Question | None,
+        verified: HeldBatches | None,
     ) -> None:
         """Have a batch of a transaction wait until the coordinator has said whether this partition
         is part of it; refuse it where that was asked."""
@@ -146,7 +146,7 @@ class Unverified:
         is_first = asked is None
         may_add = APPEND_HEAD.unpack_from(payload)[2] & APPEND_FLAG_ADDS != 0
         if asked is None:
-            asked = self.asked[key] = Question(epoch, may_add)
+            asked = self.asked[key] = HeldBatches(epoch, may_add)
         self._bytes += len(payload)
         asked.held.append((peer, memoryview(bytes(payload)), epoch))
         if is_first:
@@ -158,7 +158,7 @@ class Unverified:
             transactional_id = _transactional_id(payload)
             self.ask(partition, transactional_id, producer_id, epoch, may_add, on_answer)
 
-    def _on_answer(self, key: tuple[bytes, int], asked: Question, error: int) -> None:
+    def _on_answer(self, key: tuple[bytes, int], asked: HeldBatches, error: int) -> None:
         if self.asked.get(key) is not asked:
             return  # nobody waits any more
         del self.asked[key]

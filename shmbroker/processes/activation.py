@@ -21,7 +21,7 @@ FIRST_FD = 3
 CHANGE = "change ListenStream= (systemctl edit shmbroker.socket)"
 
 
-class Wanted(NamedTuple):
+class WantedPorts(NamedTuple):
     """What the settings say of addresses."""
 
     brokers: int
@@ -53,7 +53,7 @@ def passed() -> list[socket.socket]:
     return found
 
 
-def assign(addresses: Sequence[tuple[str, int]], wanted: Wanted) -> list[int | None]:
+def assign(addresses: Sequence[tuple[str, int]], wanted: WantedPorts) -> list[int | None]:
     """For each broker, which of the passed sockets with these addresses is its own. ConfigFault if
     they are not what the settings say."""
     if len(addresses) > wanted.brokers:

@@ -55,7 +55,7 @@ class Found(NamedTuple):
         return f"{self.path}/{FILE_NAME}"
 
 
-class Wanted(NamedTuple):
+class WantedNodes(NamedTuple):
     """What a start asks for."""
 
     places: Sequence[str]
@@ -128,7 +128,7 @@ def refuse_log_directory(data_directory: str, places: Sequence[str]) -> None:
 
 
 def judge(
-    wanted: Wanted,
+    wanted: WantedNodes,
     found: Sequence[Found],
     others: Mapping[int, Found],
     new_uuid: Callable[[], bytes] = random_uuid,
@@ -215,7 +215,7 @@ def _cluster_id(found: Sequence[Found]) -> str:
     return next(iter(clusters), "")
 
 
-def _ids(wanted: Wanted, found: Sequence[Found]) -> list[int]:
+def _ids(wanted: WantedNodes, found: Sequence[Found]) -> list[int]:
     """The id of the node at each place."""
     by_place = {place: node.identity.node_id for place, node in enumerate(found) if node.identity}
     firsts = {number - place for place, number in by_place.items()}
@@ -252,7 +252,7 @@ def _ids(wanted: Wanted, found: Sequence[Found]) -> list[int]:
     return ids
 
 
-def _refuse_others(wanted: Wanted, others: Mapping[int, Found], is_new: bool) -> None:
+def _refuse_others(wanted: WantedNodes, others: Mapping[int, Found], is_new: bool) -> None:
     """ConfigFault if a node that would not run belongs to the family."""
     known = {number: node for number, node in others.items() if node.identity}
     end = wanted.first_id + len(wanted.places)

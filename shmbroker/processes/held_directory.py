@@ -63,7 +63,7 @@ class HeldDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock_fd = lock(self.path)
             return data_directory.judge(
-                data_directory.Wanted(
+                data_directory.WantedNodes(
                     places,
                     config["shmbroker.node.id"],
                     "shmbroker.node.id" in config.static,

@@ -79,7 +79,7 @@ def check(config: BrokerConfig, one: ListenerConfig) -> TlsContext | None:
 def _open_default(config: BrokerConfig, passed: list[socket.socket]) -> list[Listener]:
     """The one listener of shmbroker.host and shmbroker.port, or of what was passed."""
     (one,) = config.listeners
-    wanted = activation.Wanted(
+    wanted = activation.WantedPorts(
         len(config.nodes),
         one.host if "shmbroker.host" in config.static else "",
         one.port if "shmbroker.port" in config.static else 0,
@@ -94,11 +94,11 @@ def _open(
     config: BrokerConfig,
     one: ListenerConfig,
     passed: list[socket.socket],
-    wanted: activation.Wanted | None = None,
+    wanted: activation.WantedPorts | None = None,
     tls: TlsContext | None = None,
 ) -> list[Listener]:
     if wanted is None:
-        wanted = activation.Wanted(len(config.nodes), one.host, max(one.port, 0))
+        wanted = activation.WantedPorts(len(config.nodes), one.host, max(one.port, 0))
     places = activation.assign([each.getsockname()[:2] for each in passed], wanted)
     if passed and None in places:
         logger.warning(

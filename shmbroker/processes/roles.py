@@ -63,9 +63,9 @@ class Roles:
 
             return Cleaner
         if role == TIER:
-            from shmbroker.processes.tier import Tier
+            from shmbroker.processes.tier import TierProcess
 
-            return lambda shared, slot: Tier(shared, slot, config, directory, cluster_id)
+            return lambda shared, slot: TierProcess(shared, slot, config, directory, cluster_id)
         if role == METRICS:
             return self._make_metrics
         if role == CONSOLE:

@@ -71,7 +71,7 @@ RETRY_S = 5.0
 Body = dict[str, Any]
 
 
-class Tier(SleepingChild):
+class TierProcess(SleepingChild):
     """The main loop."""
 
     def __init__(

@@ -106,7 +106,7 @@ TIER_FIND = 20006
 TELL_LOG_ENDS = 20007
 TIER_ABORTED = 20008
 
-NEVER = 32768
+NO_VERSION = 32768
 """Stands for the first flexible version where there is none."""
 
 TABLE = {
@@ -124,7 +124,7 @@ TABLE = {
     SYNC_GROUP: ("SyncGroup", 0, 5, 4),
     DESCRIBE_GROUPS: ("DescribeGroups", 0, 6, 5),
     LIST_GROUPS: ("ListGroups", 0, 5, 3),
-    SASL_HANDSHAKE: ("SaslHandshake", 0, 1, NEVER),
+    SASL_HANDSHAKE: ("SaslHandshake", 0, 1, NO_VERSION),
     API_VERSIONS: ("ApiVersions", 0, 4, 3),
     CREATE_TOPICS: ("CreateTopics", 2, 7, 5),
     DELETE_TOPICS: ("DeleteTopics", 1, 6, 4),
@@ -154,7 +154,7 @@ TABLE = {
     INCREMENTAL_ALTER_CONFIGS: ("IncrementalAlterConfigs", 0, 1, 1),
     ALTER_PARTITION_REASSIGNMENTS: ("AlterPartitionReassignments", 0, 1, 0),
     LIST_PARTITION_REASSIGNMENTS: ("ListPartitionReassignments", 0, 0, 0),
-    OFFSET_DELETE: ("OffsetDelete", 0, 0, NEVER),
+    OFFSET_DELETE: ("OffsetDelete", 0, 0, NO_VERSION),
     DESCRIBE_CLIENT_QUOTAS: ("DescribeClientQuotas", 0, 1, 1),
     ALTER_CLIENT_QUOTAS: ("AlterClientQuotas", 0, 1, 1),
     DESCRIBE_USER_SCRAM_CREDENTIALS: ("DescribeUserScramCredentials", 0, 0, 0),

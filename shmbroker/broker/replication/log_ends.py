@@ -31,7 +31,7 @@ HAS = 0
 LACKS = 1
 IS_AHEAD = 2
 
-NEVER = 1 << 31
+NO_EPOCH = 1 << 31
 """More than any leader epoch."""
 
 
@@ -78,7 +78,7 @@ class LogEnds:
     def tell(self, partition: Partition, state: int) -> None:
         """Tell of one of which more is known than where it ends."""
         if state == LACKS:
-            partition.leads_from_epoch = NEVER
+            partition.leads_from_epoch = NO_EPOCH
             self._lacking.add(partition)
         self.waiting[partition] = state
 
@@ -91,7 +91,7 @@ class LogEnds:
         """Now and then: try again, and tell again of what nobody leads."""
         self._rests = False
         for partition in list(self._lacking):
-            if partition.leader_id >= 0 and partition.leads_from_epoch != NEVER:
+            if partition.leader_id >= 0 and partition.leads_from_epoch != NO_EPOCH:
                 self._lacking.discard(partition)
             else:
                 self.waiting.setdefault(partition, LACKS)

@@ -123,8 +123,9 @@ class Family:
         }
         self.config = config = BrokerConfig(settings | size.settings)
         places = config.places(root)
+        first_id = config["shmbroker.node.id"]
         plan = data_directory.judge(
-            data_directory.Wanted(places, config["shmbroker.node.id"], False, size.controllers),
+            data_directory.WantedNodes(places, first_id, False, size.controllers),
             [data_directory.find(place) for place in places],
             data_directory.find_others(root, places),
         )

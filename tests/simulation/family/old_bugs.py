@@ -253,7 +253,7 @@ OLD_BUGS = (
         "a marker is written once more some time later, and ends a part of the next transaction",
         (
             Change(
-                "shmbroker.broker.transactions:Transactions._on_written",
+                "shmbroker.broker.transaction_exchange:TransactionExchange._on_written",
                 "        left.discard(where)\n",
                 "        left.discard(where)\n        self._write_later(markers, [where])\n",
             ),
@@ -293,7 +293,7 @@ OLD_BUGS = (
         "a leader takes batches of a transaction that no coordinator knows of",
         (
             Change(
-                "shmbroker.broker.transactions:Transactions.verify",
+                "shmbroker.broker.transaction_exchange:TransactionExchange.verify",
                 'if not may_add and not self.config["transaction.partition.verification.enable"]:',
                 "if True:",
             ),

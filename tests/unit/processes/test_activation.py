@@ -7,7 +7,7 @@ import pytest
 
 from shmbroker.errors import ConfigFault
 from shmbroker.processes import activation
-from shmbroker.processes.activation import Wanted, assign
+from shmbroker.processes.activation import WantedPorts, assign
 
 HERE = "127.0.0.1"
 
@@ -15,17 +15,17 @@ HERE = "127.0.0.1"
 @pytest.mark.parametrize(
     ("addresses", "wanted", "expected"),
     [
-        ([], Wanted(2, "", 0), [None, None]),
-        ([(HERE, 9092)], Wanted(1, "", 0), [0]),
-        ([(HERE, 9300), (HERE, 9200)], Wanted(3, "", 0), [0, 1, None]),
-        ([(HERE, 9094), (HERE, 9092)], Wanted(3, "", 9092), [1, None, 0]),
-        ([("0.0.0.0", 9092)], Wanted(1, "192.0.2.1", 0), [0]),
-        ([(HERE, 9092)], Wanted(1, "kafka.example", 0), [0]),
-        ([("::1", 9092)], Wanted(1, "0:0::1", 0), [0]),
+        ([], WantedPorts(2, "", 0), [None, None]),
+        ([(HERE, 9092)], WantedPorts(1, "", 0), [0]),
+        ([(HERE, 9300), (HERE, 9200)], WantedPorts(3, "", 0), [0, 1, None]),
+        ([(HERE, 9094), (HERE, 9092)], WantedPorts(3, "", 9092), [1, None, 0]),
+        ([("0.0.0.0", 9092)], WantedPorts(1, "192.0.2.1", 0), [0]),
+        ([(HERE, 9092)], WantedPorts(1, "kafka.example", 0), [0]),
+        ([("::1", 9092)], WantedPorts(1, "0:0::1", 0), [0]),
     ],
 )
 def test_sockets_go_to_brokers(
-    addresses: list[tuple[str, int]], wanted: Wanted, expected: list[int | None]
+    addresses: list[tuple[str, int]], wanted: WantedPorts, expected: list[int | None]
 ) -> None:
     assert assign(addresses, wanted) == expected
 
@@ -33,14 +33,14 @@ def test_sockets_go_to_brokers(
 @pytest.mark.parametrize(
     ("addresses", "wanted", "said"),
     [
-        ([(HERE, 1), (HERE, 2)], Wanted(1, "", 0), "2 ports are passed for 1 brokers"),
-        ([(HERE, 9092)], Wanted(1, "", 9192), "shmbroker.port is 9192"),
-        ([(HERE, 9093)], Wanted(1, "", 9092), "shmbroker.port is 9092"),
-        ([(HERE, 9092)], Wanted(1, "192.0.2.1", 0), "shmbroker.host is 192.0.2.1"),
+        ([(HERE, 1), (HERE, 2)], WantedPorts(1, "", 0), "2 ports are passed for 1 brokers"),
+        ([(HERE, 9092)], WantedPorts(1, "", 9192), "shmbroker.port is 9192"),
+        ([(HERE, 9093)], WantedPorts(1, "", 9092), "shmbroker.port is 9092"),
+        ([(HERE, 9092)], WantedPorts(1, "192.0.2.1", 0), "shmbroker.host is 192.0.2.1"),
     ],
 )
 def test_what_contradicts_the_settings_is_refused(
-    addresses: list[tuple[str, int]], wanted: Wanted, said: str
+    addresses: list[tuple[str, int]], wanted: WantedPorts, said: str
 ) -> None:
     with pytest.raises(ConfigFault, match=said):
         assign(addresses, wanted)

@@ -12,7 +12,7 @@ from shmbroker.processes.data_directory import (
     METADATA,
     DirectoryPlan,
     Found,
-    Wanted,
+    WantedNodes,
     carry_out,
     find,
     find_others,
@@ -43,7 +43,7 @@ def judged(
     node_id: int | None = None,
     controllers: int = 1,
 ) -> DirectoryPlan:
-    wanted = Wanted(
+    wanted = WantedNodes(
         [each.path for each in found],
         1 if node_id is None else node_id,
         node_id is not None,
@@ -197,7 +197,7 @@ def test_only_carrying_out_writes(tmp_path: Path) -> None:
     before = everything(tmp_path)
     places = [str(tmp_path / f"node-{number}") for number in (1, 2)]
     plan = judge(
-        Wanted(places, 1, False, 1),
+        WantedNodes(places, 1, False, 1),
         [find(place) for place in places],
         find_others(str(tmp_path), places),
     )

@@ -93,7 +93,7 @@ def test_api_keys_agree_with_the_table(api_key):
     for message_name in (api_keys.request_name(api_key), api_keys.response_name(api_key)):
         message = schema.message(message_name)
         assert (message.api_key, message.versions) == (api_key, (first, last))
-        expected = schema.NO_VERSION if flexible_from == api_keys.NEVER else flexible
+        expected = schema.NO_VERSION if flexible_from == api_keys.NO_VERSION else flexible
         assert message.flexible == expected
 
 

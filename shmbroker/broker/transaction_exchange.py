@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     """Told the answer; one with an error code alone if the broker could not give it."""
     Ask = Callable[[int, int, str, int, dict[str, Any], OnAnswer], bool]
     """ask(broker id, api key, name, version, body, on_answer): False while it can't be asked."""
-    Question = tuple[Partition, str, int, int, bool, Callable[[int], None]]
+    Verification = tuple[Partition, str, int, int, bool, Callable[[int], None]]
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ _RETRIABLE = frozenset(
 )
 
 
-class Transactions:
+class TransactionExchange:
     """The questions of one broker."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Transactions:
         self._left: dict[Markers, set[TopicPartition]] = {}
         """The partitions that have not got their marker yet."""
         self.to_write: dict[Markers, set[TopicPartition]] = {}
-        self.to_verify: list[Question] = []
+        self.to_verify: list[Verification] = []
         self._retry: dict[Markers, set[TopicPartition]] = {}
         self.next_ms = NEVER
         """When `run` has something to do though nothing comes in, by the steady clock."""
@@ -216,7 +216,7 @@ class Transactions:
             return
         to_verify, self.to_verify = self.to_verify, []
         topic = self._image().topics_by_name.get(TRANSACTION_TOPIC)
-        by_coordinator: dict[int, list[Question]] = {}
+        by_coordinator: dict[int, list[Verification]] = {}
         for question in to_verify:
             leader = -1
             if topic is not None:
@@ -226,9 +226,9 @@ class Transactions:
         for coordinator, questions in by_coordinator.items():
             self._ask_coordinator(coordinator, questions)
 
-    def _ask_coordinator(self, coordinator: int, questions: list[Question]) -> None:
+    def _ask_coordinator(self, coordinator: int, questions: list[Verification]) -> None:
         # A row for each transaction, as an id is a key of the request.
-        by_id: dict[str, list[Question]] = {}
+        by_id: dict[str, list[Verification]] = {}
         later = []
         for question in questions:
             same = by_id.setdefault(question[1], [])

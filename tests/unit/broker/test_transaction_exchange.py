@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shmbroker.broker.transactions import RETRY_MS, Transactions
+from shmbroker.broker.transaction_exchange import RETRY_MS, TransactionExchange
 from shmbroker.groups.group_partition import group_partition
 from shmbroker.groups.transactions.coordinator import Entry, Markers, TransactionShard
 from shmbroker.groups.transactions.transaction import (
@@ -117,7 +117,7 @@ class Broker:
         }
         self.asked: list[Asked] = []
         self.marked: list[Markers] = []
-        self.exchange = Transactions(
+        self.exchange = TransactionExchange(
             {"transaction.partition.verification.enable": True},
             1,
             self.image,
