@@ -205,7 +205,7 @@ def own_siblings(shared: SharedResources, slot: Slot, config: BrokerConfig) -> S
 
 
 class GuestGateway:
-    """The gateway and its guests; `turn` is theirs, between those of the broker."""
+    """A gateway, its guests and the straight way, whose turns are taken between the broker's."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """An I/O worker: the process that runs a broker. It builds it, and sleeps between its turns.
 
 Beside the broker it runs a gateway for guests, the connections that network workers have lent it
-(`gateway.guests`): with them, the turns of both follow each other.
+(`gateway.guests`): with them, the turns of both follow each other (`processes.turns_with_guests`).
 """
 
 from collections.abc import Sequence
@@ -31,14 +31,10 @@ from shmbroker.processes.shared_resources import (
     SharedResources,
     Slot,
 )
+from shmbroker.processes.turns_with_guests import TurnsWithGuests
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.latencies import Latencies
 from shmbroker.shm.standing import StandingAnswers
-
-PUT_OFF_S = 0.0005
-"""How long a turn of the broker may be put off while requests go the straight way."""
-LEAVE_S = 0.5
-"""How long guests may take to go home before this process stops."""
 
 
 class IoWorker(SleepingChild):
@@ -130,7 +126,7 @@ class IoWorker(SleepingChild):
             while not self.must_stop:
                 self._sleep_for(broker.turn())
         else:
-            self._run_with_guests(self._rings)
+            self._turns_with_guests(self._rings).run()
         self.must_stop = False
         leaving = Leaving(broker)
         for rest in leaving.hand_over():
@@ -139,79 +135,18 @@ class IoWorker(SleepingChild):
                 break
         leaving.close()
 
-    def _run_with_guests(self, rings: OwnRings) -> None:
-        """Turns of the broker, and, while there are guests, of their gateway before and after."""
-        broker, doorbell = self.broker, self.doorbell.eventfd
+    def _turns_with_guests(self, rings: OwnRings) -> TurnsWithGuests:
         self._beside = beside = GuestGateway(
             self.shared,
             self.slot,
             self.config,
-            broker,
+            self.broker,
             rings,
             self.epoll,
             self._listeners,
             self._latencies,
         )
-        gateway, guests = beside.gateway, beside.guests
-        monotonic = clock.monotonic
-        present, answers = guests.present, rings.of_gateway.reader
-        events: list[tuple[int, int]] = []
-        now = due = turned_at = 0.0
-        while not self.must_stop:
-            # What comes on the ring may be for one that has left.
-            has_some = bool(present) or answers.poll()
-            is_usual = True
-            if has_some or len(events) > 1 or (events and events[0][0] != doorbell):
-                has_some = True
-                is_usual = beside.read(events)
-            has_served = bool(events)
-            is_put_off = has_served and not is_usual and now - turned_at < PUT_OFF_S
-            if is_put_off and broker.may_wait():
-                # All was answered: what else an append brings about waits for the next requests.
-                came, has_served = beside.look_before_sleep(True), False
-                if came:
-                    events, now = came, monotonic()
-                    continue
-            broker.may_look = not has_some
-            rest = broker.turn()
-            turned_at = now
-            if has_some:
-                if is_usual or answers.poll() or now >= due:
-                    due = now + gateway.answer()
-                    if rest and self.has_entries():
-                        rest = 0.0
-                rest = min(rest, max(0.0, due - now))
-            came = beside.look_before_sleep(has_served) if has_some and rest else None
-            if came is not None:
-                events = came
-            elif rest:
-                events = self.sleep(rest)
-            else:
-                events = self.epoll.poll(0) if has_some else []
-            if self.shared_core is not None and (came is not None or not rest):
-                self.shared_core.stays_up()
-            now = monotonic()
-            if not rest:
-                guests.stays_up(now)
-            elif has_some:
-                guests.rested(now)
-            if now >= guests.next_look:
-                guests.judge(now)
-        self._end_guests(beside)
-
-    def _end_guests(self, beside: GuestGateway) -> None:
-        """Have them go home; of those that can't, answer what they have asked for."""
-        gateway, guests = beside.gateway, beside.guests
-        guests.close()
-        deadline = clock.monotonic() + LEAVE_S
-        events: list[tuple[int, int]] = []
-        while not gateway.is_over:
-            gateway.must_stop = not guests.present or clock.monotonic() > deadline
-            gateway.read(events)
-            rest = self.broker.turn()
-            rest = min(rest, gateway.answer())
-            events = self.sleep(rest) if rest else []
-        gateway.close()
+        return TurnsWithGuests(self, self.broker, beside, rings.of_gateway, self.doorbell.eventfd)
 
     def _sleep_for(self, rest: float) -> None:
         if rest:
