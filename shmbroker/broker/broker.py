@@ -244,7 +244,7 @@ class Broker:
             self.broker_id,
             lambda: self.image,
             self.asks.broker,
-            lambda markers: self.transactions.on_marked(markers),
+            lambda markers: self.transactions.endings.on_marked(markers),
             self.steady_ms,
         )
         self.verify_transaction = self.appender.unverified.ask = self.exchange.verify

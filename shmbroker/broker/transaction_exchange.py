@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from shmbroker.groups.transactions.coordinator import Markers
+    from shmbroker.groups.transactions.endings import Markers
     from shmbroker.groups.transactions.transaction import TopicPartition
     from shmbroker.metadata.image import MetadataImage
     from shmbroker.replica.partition import Partition

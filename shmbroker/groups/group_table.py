@@ -56,7 +56,7 @@ class GroupTable:
         shards: dict[int, GroupShard],
         shard_of: Callable[[str], tuple[GroupShard | None, int]],
         grants: Grants,
-        timers: Timers,
+        timers: Timers[AnyGroup | GroupShard],
         now_ms: Callable[[], int],
         steady_ms: Callable[[], int],
         make_member_id: Callable[[str], str],

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from shmbroker.groups.transactions.coordinator import WAIT_MS
+from shmbroker.groups.transactions.producer_requests import WAIT_MS
 from shmbroker.groups.transactions.transaction import NO_ID, STATE_NAMES, Transaction
 from shmbroker.wire.error_codes import (
     CONCURRENT_TRANSACTIONS,
@@ -168,7 +168,9 @@ class TransactionMachine(RuleBasedStateMachine):
         answer = Answer()
         producer_id = known.producer_id if known is not None else NO_ID
         epoch = known.epoch - back if known is not None else 0
-        self.broker.transactions.add_partitions(name, producer_id, epoch, [where], 2, answer)
+        self.broker.transactions.requests.add_partitions(
+            name, producer_id, epoch, [where], 2, answer
+        )
         if known is None:
             assert answer.error == INVALID_PRODUCER_ID_MAPPING
         elif back:
@@ -191,7 +193,7 @@ class TransactionMachine(RuleBasedStateMachine):
         before = (known.open and True, known.ending, known.last)
         answer = Answer()
         epoch = known.epoch - back
-        self.broker.transactions.end(name, known.producer_id, epoch, is_commit, 2, answer)
+        self.broker.transactions.requests.end(name, known.producer_id, epoch, is_commit, 2, answer)
         is_open, ending, last = before
         if ending is not None:
             if back != 1:

@@ -34,7 +34,7 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> None:
     def done(error: int, _: Transaction | None) -> None:
         call.reply({"error_code": error_in_version(error, call.api_version, FENCED_FROM)})
 
-    broker.transactions.add_partitions(
+    broker.transactions.requests.add_partitions(
         body["transactional_id"],
         body["producer_id"],
         body["producer_epoch"],

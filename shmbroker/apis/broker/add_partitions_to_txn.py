@@ -47,7 +47,7 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
             {"results_by_topic_v3_and_below": _rows(topics, dict.fromkeys(_all(topics), error))}
         )
 
-    broker.transactions.add_partitions(
+    broker.transactions.requests.add_partitions(
         body["v3_and_below_transactional_id"],
         body["v3_and_below_producer_id"],
         body["v3_and_below_producer_epoch"],
@@ -83,9 +83,9 @@ def _several(
             return
         who = row["transactional_id"], row["producer_id"], row["producer_epoch"], _all(topics)
         if row["verify_only"]:
-            finish(result, topics, broker.transactions.verify(*who))
+            finish(result, topics, broker.transactions.requests.verify(*who))
         else:
-            broker.transactions.add_partitions(*who, EPOCH_BUMPS_FROM, done)
+            broker.transactions.requests.add_partitions(*who, EPOCH_BUMPS_FROM, done)
 
     if not asked:
         return {"results_by_transaction": []}

@@ -38,7 +38,7 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> None:
             found["producer_id"], found["producer_epoch"] = after_end(known)
         call.reply(found)
 
-    broker.transactions.end(
+    broker.transactions.requests.end(
         body["transactional_id"],
         body["producer_id"],
         body["producer_epoch"],

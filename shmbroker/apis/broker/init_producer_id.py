@@ -52,7 +52,7 @@ def answer_now(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[
                 found = {"producer_id": known.producer_id, "producer_epoch": known.producer_epoch}
                 call.reply(found)
 
-        broker.transactions.init_producer_id(
+        broker.transactions.requests.init_producer_id(
             body["transactional_id"],
             body["producer_id"],
             body["producer_epoch"],

@@ -3,21 +3,16 @@
 A transactional id belongs to the partition of `__transaction_state` that it hashes to; who leads
 that partition coordinates it. Each partition led here has a `TransactionShard`.
 
-    EndTxn ──► Prepare is appended ──► on its in-sync replicas ──► markers to all partitions
-                                    └► the answer leaves       └► all are written ──► Complete
+    TransactionCoordinator   loads shards, looks at what is due, tells which ids there are
+    ├─ .requests             what producers ask for                        producer_requests.py
+    ├─ .endings              what is decided, its markers, its end         endings.py
+    └─ .table                the ids that all of them work on              transaction_table.py
 
-Rules of this file:
+Rules of these files:
 * What is answered is in the log. A decision counts when its record is appended; where the log has
   several replicas, the answer is held until the in-sync ones have it (`groups.held_answers`), and
-  markers leave only then: a successor finds the same decision, or one that nobody has heard of.
-* An operation that meets a transaction which is just ending waits up to WAIT_MS for its end instead
-  of being told CONCURRENT_TRANSACTIONS: clients sleep 20 to 100 ms on that, a round of markers
-  takes less than one.
-* One timer for an id, on a heap; one that comes too early is set again. Timers go by a steady
-  clock, records by the wall clock: a jump of that ends nothing here. Who takes over an open
-  transaction knows only what its record says, and trusts the wall clock once.
-* Ids are bounded in number (`shmbroker.transactional.ids`): for a new one the id that was unused
-  longest expires early. Its producer, should it live, is told that its producer id is unknown.
+  markers leave only then.
+* A transaction that takes longer than its producer has said is aborted, and its producer fenced.
 * A shard loads a chunk for each turn of its owner; what its predecessor had prepared is completed.
 
 Source: KIP-98, KIP-664, KIP-890; Kafka's TransactionCoordinator and TransactionStateManager.
@@ -26,146 +21,34 @@ Source: KIP-98, KIP-664, KIP-890; Kafka's TransactionCoordinator and Transaction
 from __future__ import annotations
 
 import logging
-from collections import deque
-from heapq import heappop, heappush
 
 from shmbroker.groups import group_log
 from shmbroker.groups.classic.member import NEVER
-from shmbroker.groups.shards import BaseShard, Sharded
+from shmbroker.groups.shards import Sharded
+from shmbroker.groups.timers import Timers
 from shmbroker.groups.transactions import transaction_log
-from shmbroker.groups.transactions.transaction import (
-    AT_REST,
-    EPOCH_BUMPS_FROM,
-    ONGOING,
-    PREPARE_COMMIT,
-    PREPARED,
-    STATE_NAMES,
-    Transaction,
-    add_partitions,
-    completed,
-    end,
-    fence,
-    init_producer_id,
-    verify,
+from shmbroker.groups.transactions.endings import Endings, Markers
+from shmbroker.groups.transactions.producer_requests import ProducerRequests
+from shmbroker.groups.transactions.transaction import ONGOING, PREPARED, STATE_NAMES, fence
+from shmbroker.groups.transactions.transaction_table import (
+    RETRY_MS,
+    Entry,
+    TransactionShard,
+    TransactionTable,
 )
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
-    from shmbroker.groups.transactions.transaction import Decision, TopicPartition
+    from shmbroker.groups.transactions.transaction import Transaction
     from shmbroker.replica.partition import Partition
     from shmbroker.settings.broker_config import BrokerConfig
 
-    Decide = Callable[[Transaction | None, int], Decision]
-    """From what is known, at this time in ms."""
-    Done = Callable[[int, Transaction | None], None]
-    """Told the error code, and the transaction as it is then."""
-
 logger = logging.getLogger(__name__)
 
-WAIT_MS = 20
-"""How long an operation waits for a transaction that is ending."""
-RETRY_MS = 100
-"""After which a record is appended again that could not be."""
 REPLAYS_PER_STEP = 100
-
-
-class Markers:
-    """The markers that end one transaction: to be written to each of its partitions."""
-
-    __slots__ = (
-        "coordinator_epoch",
-        "entry",
-        "is_commit",
-        "is_void",
-        "partitions",
-        "producer_epoch",
-        "producer_id",
-        "version",
-    )
-
-    def __init__(self, entry: Entry, coordinator_epoch: int) -> None:
-        known = entry.known
-        self.entry = entry
-        self.producer_id = known.producer_id
-        self.producer_epoch = known.producer_epoch
-        self.is_commit = known.state == PREPARE_COMMIT
-        self.coordinator_epoch = coordinator_epoch
-        self.version = EPOCH_BUMPS_FROM if known.bumps_epoch else 0
-        self.partitions = known.partitions
-        self.is_void = False
-        """Another broker coordinates the id by now."""
-
-
-class Entry:
-    """A transactional id: its last record, and who waits for it."""
-
-    __slots__ = (
-        "ends_ms",
-        "known",
-        "markers",
-        "scheduled_ms",
-        "shard",
-        "transactional_id",
-        "waiting",
-    )
-
-    def __init__(self, transactional_id: str, known: Transaction, shard: TransactionShard) -> None:
-        self.transactional_id = transactional_id
-        self.known = known
-        self.shard = shard
-        self.markers: Markers | None = None
-        """The markers that are on their way."""
-        self.scheduled_ms = NEVER
-        self.ends_ms = NEVER
-        """When the open transaction has taken too long, by the steady clock; NEVER: none is."""
-        self.waiting: list[Waiting] = []
-
-    def follow(self, known: Transaction, ends_ms: int) -> None:
-        """This is its state now; ends_ms: of a transaction that begins with it."""
-        if known.state != ONGOING:
-            self.ends_ms = NEVER
-        elif self.ends_ms == NEVER:
-            self.ends_ms = ends_ms
-        self.known = known
-
-
-class Waiting:
-    """An operation that waits for the end of a transaction."""
-
-    __slots__ = ("deadline_ms", "decide", "done", "is_over")
-
-    def __init__(self, decide: Decide, done: Done, deadline_ms: int) -> None:
-        self.decide = decide
-        self.done = done
-        self.deadline_ms = deadline_ms
-        self.is_over = False
-
-
-class TransactionShard(BaseShard):
-    """The transactional ids of one partition."""
-
-    __slots__ = ("entries", "prepared", "states")
-
-    def __init__(self, partition: Partition) -> None:
-        super().__init__(partition)
-        self.entries: dict[str, Entry] = {}
-        self.prepared: deque[tuple[int, Markers]] = deque()
-        """Markers that wait until the in-sync replicas have all below this offset."""
-        self.states = [0] * len(STATE_NAMES)
-        """How many entries are in each state."""
-
-    def add(self, entry: Entry) -> None:
-        """A transactional id that was not here."""
-        self.entries[entry.transactional_id] = entry
-        self.states[entry.known.state] += 1
-
-    def remove(self, entry: Entry) -> None:
-        """It has expired."""
-        del self.entries[entry.transactional_id]
-        self.states[entry.known.state] -= 1
 
 
 class TransactionCoordinator(Sharded[TransactionShard]):
@@ -188,23 +71,25 @@ class TransactionCoordinator(Sharded[TransactionShard]):
         new_id: gives a producer id that nobody has.
         version: the level of `transaction.version`.
         on_appended: told of each partition that got records, to wake who reads it.
-        send: has markers written; `on_marked` is told when all are.
+        send: has markers written; `endings.on_marked` is told when all are.
         """
         super().__init__()
         self.now_ms = now_ms
         self.steady_ms = steady_ms
-        self.new_id = new_id
         self.version = version
-        self.on_appended = on_appended
-        self.send = send
         self.timeout_ms_max = config["transaction.max.timeout.ms"]
-        self.expiration_ms = config["transactional.id.expiration.ms"]
-        self.ids_max = config["shmbroker.transactional.ids"]
-        self._timers: list[tuple[int, int, Entry | Markers]] = []
-        self._sequence = 0
-        self._waiting: deque[Waiting] = deque()
-        self._unused: dict[Entry, None] = {}
-        """Entries without a transaction, the one that was unused longest first."""
+        self.table = TransactionTable(
+            config,
+            self.shards,
+            Timers(self._wake_by),
+            now_ms,
+            steady_ms,
+            version,
+            on_appended,
+            lambda entry: self.endings.begin(entry),
+        )
+        self.requests = ProducerRequests(self.table, self.shard_of, new_id, self._wake_by, config)
+        self.endings = Endings(self.table, send, self.requests.go_on)
 
     # ── partitions ──────────────────────────────────────────────────────────────────────────────
 
@@ -213,7 +98,7 @@ class TransactionCoordinator(Sharded[TransactionShard]):
 
     def _on_shard_gone(self, shard: TransactionShard) -> None:
         for entry in shard.entries.values():
-            self._unused.pop(entry, None)
+            self.table.unused.pop(entry, None)
             if entry.markers is not None:
                 entry.markers.is_void = True
             for waiting in entry.waiting:
@@ -225,7 +110,7 @@ class TransactionCoordinator(Sharded[TransactionShard]):
         super().on_high_watermark(partition)
         shard = self.shards.get(partition.partition)
         if shard is not None and shard.partition is partition:
-            self._send_prepared(shard)
+            self.endings.send_prepared(shard)
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 
@@ -234,98 +119,42 @@ class TransactionCoordinator(Sharded[TransactionShard]):
         now_ms = self.steady_ms()
         if self.loading:
             self._load_some(self.loading[0])
-        waiting = self._waiting
-        while waiting and (waiting[0].is_over or waiting[0].deadline_ms <= now_ms):
-            over = waiting.popleft()
-            if not over.is_over:
-                over.is_over = True
-                over.done(error_codes.CONCURRENT_TRANSACTIONS, None)
-        timers = self._timers
-        due = []
-        while timers and timers[0][0] <= now_ms:
-            due.append(heappop(timers))
-        for due_ms, _, what in due:
+        self.requests.end_waits(now_ms)
+        table = self.table
+        for due_ms, _, what in table.timers.take_due(now_ms):
             if isinstance(what, Markers):
-                self.on_marked(what)
-            elif due_ms == what.scheduled_ms and self._is_here(what):
+                self.endings.on_marked(what)
+            elif due_ms == what.scheduled_ms and table.is_here(what):
                 what.scheduled_ms = NEVER
-                if self._due_ms(what) <= now_ms:
+                if table.due_ms(what) <= now_ms:
                     self._on_time(what, now_ms)
                 else:
-                    self._schedule(what)
+                    table.schedule(what)
         self._set_wake()
 
     def _on_time(self, entry: Entry, now_ms: int) -> None:
         """Its transaction has taken too long, or nobody has used the id for long."""
+        table = self.table
         if entry.known.state == ONGOING:
             logger.info(
                 "the transaction of %s was open for %d ms: it is aborted, and its producer fenced",
                 entry.transactional_id,
                 now_ms - entry.ends_ms + entry.known.timeout_ms,
             )
-            if not self._store(entry, fence(entry.known, self.now_ms(), self.version())):
-                self._schedule(entry)  # if it is complete already
+            if not table.store(entry, fence(entry.known, self.now_ms(), self.version())):
+                table.schedule(entry)  # if it is complete already
                 return
-        elif not self._expire(entry):
+        elif not table.expire(entry):
             return
-        self._push(now_ms + RETRY_MS, entry)
-
-    def _expire(self, entry: Entry) -> int:
-        """Forget an id that has no transaction; the error code."""
-        tombstone = transaction_log.record(entry.transactional_id, None, 0)
-        if error := self._append(entry.shard, tombstone):
-            return error
-        entry.shard.remove(entry)
-        self._unused.pop(entry, None)
-        return 0
-
-    def _make_room(self) -> int:
-        """Before a new id is added; the error code."""
-        while sum(len(shard.entries) for shard in self.shards.values()) >= self.ids_max:
-            if not self._unused:
-                return error_codes.COORDINATOR_NOT_AVAILABLE
-            if error := self._expire(next(iter(self._unused))):
-                return error
-        return 0
-
-    def _is_here(self, entry: Entry) -> bool:
-        shard = entry.shard
-        return (
-            self.shards.get(shard.partition.partition) is shard
-            and shard.entries.get(entry.transactional_id) is entry
-        )
-
-    def _due_ms(self, entry: Entry) -> int:
-        """When its open transaction has taken too long, or the id expires, by the steady clock."""
-        known = entry.known
-        if known.state == ONGOING:
-            return entry.ends_ms
-        if known.state in PREPARED:
-            return NEVER
-        return self._steady(known.update_ms, self.expiration_ms)
-
-    def _steady(self, since_ms: int, lasts_ms: int) -> int:
-        """When what a record says to have begun at `since_ms` has lasted for so long."""
-        left_ms = since_ms + lasts_ms - self.now_ms()
-        return self.steady_ms() + min(max(left_ms, 0), lasts_ms)
-
-    def _schedule(self, entry: Entry) -> None:
-        due_ms = self._due_ms(entry)
-        if due_ms < entry.scheduled_ms and self._is_here(entry):
-            self._push(due_ms, entry)
-
-    def _push(self, due_ms: int, what: Entry | Markers) -> None:
-        if isinstance(what, Entry):
-            what.scheduled_ms = due_ms
-        self._sequence += 1
-        heappush(self._timers, (due_ms, self._sequence, what))
-        self.wake_ms = min(self.wake_ms, due_ms)
+        table.look_at(entry, now_ms + RETRY_MS)
 
     def _set_wake(self) -> None:
-        wake_ms = self._timers[0][0] if self._timers else NEVER
-        if self._waiting:
-            wake_ms = min(wake_ms, self._waiting[0].deadline_ms)
+        wake_ms = min(self.table.timers.first_ms, self.requests.first_ms)
         self.wake_ms = 0 if self.loading else wake_ms
+
+    def _wake_by(self, due_ms: int) -> None:
+        if due_ms < self.wake_ms:
+            self.wake_ms = due_ms
 
     # ── loading ─────────────────────────────────────────────────────────────────────────────────
 
@@ -338,17 +167,17 @@ class TransactionCoordinator(Sharded[TransactionShard]):
             if found is not None:
                 name, known = found
                 entry = Entry(name, known, shard)
-                entry.follow(known, self._steady(known.start_ms, known.timeout_ms))
+                entry.follow(known, self.table.steady_end_ms(known.start_ms, known.timeout_ms))
                 shard.add(entry)
             if count % REPLAYS_PER_STEP == 0:
                 yield
         shard.is_active = True
         for count, entry in enumerate(list(shard.entries.values()), 1):
             if entry.known.state in PREPARED:
-                self._prepare(entry)
+                self.endings.begin(entry)
             elif entry.known.state != ONGOING:
-                self._unused[entry] = None
-            self._schedule(entry)
+                self.table.unused[entry] = None
+            self.table.schedule(entry)
             if count % REPLAYS_PER_STEP == 0:
                 yield
         if shard.entries:
@@ -359,206 +188,7 @@ class TransactionCoordinator(Sharded[TransactionShard]):
                 shard.partition.partition,
             )
 
-    # ── finding and storing ─────────────────────────────────────────────────────────────────────
-
-    def _append(self, shard: TransactionShard, record: group_log.Record) -> int:
-        error = group_log.append(shard.partition, [record], self.now_ms())
-        self.on_appended(shard.partition)
-        return error
-
-    def _store(self, entry: Entry, following: Transaction) -> int:
-        """Append its next state, which counts from then on; the error code."""
-        record = transaction_log.record(entry.transactional_id, following, self.version())
-        if error := self._append(entry.shard, record):
-            return error
-        if self._is_here(entry):
-            states = entry.shard.states
-            states[entry.known.state] -= 1
-            states[following.state] += 1
-        entry.follow(following, self.steady_ms() + following.timeout_ms)
-        self._unused.pop(entry, None)
-        if following.state in AT_REST:
-            self._unused[entry] = None
-        if following.state in PREPARED:
-            self._prepare(entry)
-        else:
-            self._schedule(entry)
-        return 0
-
-    # ── ending ──────────────────────────────────────────────────────────────────────────────────
-
-    def _prepare(self, entry: Entry) -> None:
-        """Its end is decided: have the markers written as soon as the decision can't be lost."""
-        shard = entry.shard
-        entry.markers = markers = Markers(entry, shard.partition.leader_epoch)
-        shard.prepared.append((shard.partition.log.log_end_offset, markers))
-        self._send_prepared(shard)
-
-    def _send_prepared(self, shard: TransactionShard) -> None:
-        prepared = shard.prepared
-        while prepared and prepared[0][0] <= shard.partition.high_watermark:
-            _, markers = prepared.popleft()
-            if markers.partitions:
-                self.send(markers)
-            else:
-                self.on_marked(markers)
-
-    def on_marked(self, markers: Markers) -> None:
-        """All of them are written: the transaction is complete, and who waits for that goes on."""
-        entry = markers.entry
-        if markers.is_void or entry.markers is not markers:
-            return
-        if self._store(entry, completed(entry.known, self.now_ms())):
-            self._push(self.steady_ms() + RETRY_MS, markers)
-            return
-        entry.markers = None
-        waiting, entry.waiting = entry.waiting, []
-        for each in waiting:
-            if not each.is_over:
-                each.is_over = True
-                self._decide(entry.transactional_id, each.decide, each.done, each.deadline_ms)
-
-    # ── operations ──────────────────────────────────────────────────────────────────────────────
-
-    def _decide(
-        self, transactional_id: str, decide: Decide, done: Done, deadline_ms: int = -1
-    ) -> None:
-        """Have an operation; its caller is told at once, or at the end of what is ending."""
-        shard, error = self.shard_of(transactional_id)
-        if shard is None:
-            done(error, None)
-            return
-        entry = shard.entries.get(transactional_id)
-        known = entry.known if entry is not None else None
-        now_ms = self.now_ms()
-        following = decide(known, now_ms)
-        if isinstance(following, int):
-            if following == error_codes.CONCURRENT_TRANSACTIONS and entry is not None:
-                self._wait(entry, decide, done, deadline_ms)
-            else:
-                done(following, known)
-            return
-        if following is not known:
-            if entry is None:
-                if error := self._make_room():
-                    done(error, None)
-                    return
-                entry = Entry(transactional_id, following, shard)
-            if error := self._store(entry, following):
-                done(error, known)
-                return
-            if transactional_id not in shard.entries:
-                shard.add(entry)
-            self._schedule(entry)
-        done(0, following)
-
-    def _wait(self, entry: Entry, decide: Decide, done: Done, deadline_ms: int) -> None:
-        now_ms = self.steady_ms()
-        if deadline_ms < 0:
-            deadline_ms = now_ms + WAIT_MS
-        if deadline_ms <= now_ms or entry.markers is None:
-            done(error_codes.CONCURRENT_TRANSACTIONS, None)
-            return
-        waiting = Waiting(decide, done, deadline_ms)
-        entry.waiting.append(waiting)
-        self._waiting.append(waiting)
-        self.wake_ms = min(self.wake_ms, self._waiting[0].deadline_ms)
-
-    def init_producer_id(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        timeout_ms: int,
-        done: Done,
-    ) -> None:
-        """InitProducerId; an open transaction is aborted first."""
-        if not transactional_id:
-            done(error_codes.INVALID_REQUEST, None)
-            return
-        if not 0 < timeout_ms <= self.timeout_ms_max:
-            done(error_codes.INVALID_TRANSACTION_TIMEOUT, None)
-            return
-
-        def decide(known: Transaction | None, now_ms: int) -> Decision:
-            return init_producer_id(
-                known, producer_id, producer_epoch, timeout_ms, self.new_id, now_ms, self.version()
-            )
-
-        def on_decided(error: int, known: Transaction | None) -> None:
-            if not error and known is not None and known.state in PREPARED:
-                self._decide(transactional_id, decide, on_decided)  # waits for the abort
-            else:
-                done(error, known)
-
-        self._decide(transactional_id, decide, on_decided)
-
-    def _refused(self, transactional_id: str, client_version: int) -> int:
-        """The error code for who can't be served whatever the state is. At level 0 the records have
-        no room for what newer clients go by."""
-        if not transactional_id:
-            return error_codes.INVALID_REQUEST
-        return error_codes.UNSUPPORTED_VERSION if client_version and not self.version() else 0
-
-    def add_partitions(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: Iterable[TopicPartition],
-        client_version: int,
-        done: Done,
-    ) -> None:
-        """AddPartitionsToTxn, AddOffsetsToTxn, and what Produce and TxnOffsetCommit add."""
-        if error := self._refused(transactional_id, client_version):
-            done(error, None)
-            return
-        self._decide(
-            transactional_id,
-            lambda known, now_ms: add_partitions(
-                known, producer_id, producer_epoch, partitions, now_ms, client_version
-            ),
-            done,
-        )
-
-    def verify(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: Iterable[TopicPartition],
-    ) -> dict[TopicPartition, int]:
-        """AddPartitionsToTxn that adds nothing: the error code of each partition."""
-        if not transactional_id:
-            return dict.fromkeys(partitions, error_codes.INVALID_REQUEST)
-        shard, error = self.shard_of(transactional_id)
-        if shard is None:
-            return dict.fromkeys(partitions, error)
-        entry = shard.entries.get(transactional_id)
-        return verify(
-            entry.known if entry is not None else None, producer_id, producer_epoch, partitions
-        )
-
-    def end(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        is_commit: bool,
-        client_version: int,
-        done: Done,
-    ) -> None:
-        """EndTxn."""
-        if error := self._refused(transactional_id, client_version):
-            done(error, None)
-            return
-        self._decide(
-            transactional_id,
-            lambda known, now_ms: end(
-                known, producer_id, producer_epoch, is_commit, self.new_id, now_ms, client_version
-            ),
-            done,
-        )
+    # ── questions ───────────────────────────────────────────────────────────────────────────────
 
     def describe(self, transactional_id: str) -> tuple[int, Transaction | None]:
         """DescribeTransactions of one id."""

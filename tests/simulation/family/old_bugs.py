@@ -241,8 +241,8 @@ OLD_BUGS = (
         (
             Change(
                 "shmbroker.groups.transactions.coordinator:TransactionCoordinator._load",
-                "        if entry.known.state in PREPARED:\n            self._prepare(entry)\n",
-                "        if entry.known.state in PREPARED:\n            pass\n",
+                "            self.endings.begin(entry)\n",
+                "            pass\n",
             ),
         ),
         KILLS,

@@ -80,10 +80,12 @@ class Broker:
         self.is_loading = 0
         self.append_error = 0
         self.transactions: Any = SimpleNamespace(
-            add_partitions=lambda *row: self.asked.append(row),
-            end=lambda *row: self.asked.append(row),
-            init_producer_id=lambda *row: self.asked.append(row),
-            verify=lambda name, *row: dict.fromkeys(row[2], e.TRANSACTION_ABORTABLE),
+            requests=SimpleNamespace(
+                add_partitions=lambda *row: self.asked.append(row),
+                end=lambda *row: self.asked.append(row),
+                init_producer_id=lambda *row: self.asked.append(row),
+                verify=lambda name, *row: dict.fromkeys(row[2], e.TRANSACTION_ABORTABLE),
+            ),
             all_known=lambda: (0, [(f"id-{n}", KNOWN) for n in range(1_200)]),
         )
         self.groups: Any = SimpleNamespace(

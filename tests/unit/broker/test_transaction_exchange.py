@@ -8,7 +8,7 @@ import pytest
 
 from shmbroker.broker.transaction_exchange import RETRY_MS, TransactionExchange
 from shmbroker.groups.group_partition import group_partition
-from shmbroker.groups.transactions.coordinator import Entry, Markers, TransactionShard
+from shmbroker.groups.transactions.endings import Markers
 from shmbroker.groups.transactions.transaction import (
     NO_EPOCH,
     NO_ID,
@@ -16,6 +16,7 @@ from shmbroker.groups.transactions.transaction import (
     PREPARE_COMMIT,
     Transaction,
 )
+from shmbroker.groups.transactions.transaction_table import Entry, TransactionShard
 from shmbroker.wire import codec, error_codes
 from shmbroker.wire.error_codes import (
     CONCURRENT_TRANSACTIONS,

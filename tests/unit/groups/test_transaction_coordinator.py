@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from shmbroker.errors import StorageFault
+from shmbroker.groups import group_log
 from shmbroker.groups.group_partition import group_partition
-from shmbroker.groups.transactions import coordinator
-from shmbroker.groups.transactions.coordinator import RETRY_MS, WAIT_MS
+from shmbroker.groups.transactions.producer_requests import WAIT_MS
 from shmbroker.groups.transactions.transaction import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
@@ -20,6 +20,7 @@ from shmbroker.groups.transactions.transaction import (
     STATE_NAMES,
     Transaction,
 )
+from shmbroker.groups.transactions.transaction_table import RETRY_MS
 from shmbroker.wire.error_codes import (
     CONCURRENT_TRANSACTIONS,
     COORDINATOR_LOAD_IN_PROGRESS,
@@ -165,7 +166,7 @@ def test_requests_without_sense(broker: Broker) -> None:
     assert broker.init("").error == INVALID_REQUEST
     assert broker.add(known, name="").error == INVALID_REQUEST
     assert broker.end(known, name="").error == INVALID_REQUEST
-    assert broker.transactions.verify("", 1, 1, [("t", 0)]) == {("t", 0): INVALID_REQUEST}
+    assert broker.transactions.requests.verify("", 1, 1, [("t", 0)]) == {("t", 0): INVALID_REQUEST}
     assert broker.state("") == INVALID_REQUEST
     for timeout_ms in (-1, 0, 900_001):
         assert broker.init("y", timeout_ms=timeout_ms).error == INVALID_TRANSACTION_TIMEOUT
@@ -421,12 +422,12 @@ def test_what_can_not_be_stored_has_not_happened(
     ended = broker.end(known)
     assert ended.error == 0
     is_full = True
-    append = coordinator.group_log.append
+    append = group_log.append
 
     def refuse(*row: Any) -> int:
         return NOT_COORDINATOR if is_full else append(*row)
 
-    monkeypatch.setattr(coordinator.group_log, "append", refuse)
+    monkeypatch.setattr(group_log, "append", refuse)
     broker.mark()
     assert state_of(broker) == "PrepareCommit"
     assert broker.init("y").error == NOT_COORDINATOR
@@ -442,11 +443,11 @@ def test_a_time_out_that_can_not_be_stored_is_tried_again(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.add(broker.init(timeout_ms=50).known)
-    append = coordinator.group_log.append
-    monkeypatch.setattr(coordinator.group_log, "append", lambda *_: NOT_COORDINATOR)
+    append = group_log.append
+    monkeypatch.setattr(group_log, "append", lambda *_: NOT_COORDINATOR)
     broker.wait(500)
     assert state_of(broker) == "Ongoing"
-    monkeypatch.setattr(coordinator.group_log, "append", append)
+    monkeypatch.setattr(group_log, "append", append)
     broker.wait(RETRY_MS)
     assert state_of(broker) == "PrepareAbort"
 
@@ -459,8 +460,8 @@ def test_a_log_that_can_not_be_read_is_not_coordinated(
     def refuse(*_: Any) -> None:
         raise StorageFault("no disk")
 
-    step = coordinator.group_log.Loader.step
-    monkeypatch.setattr(coordinator.group_log.Loader, "step", refuse)
+    step = group_log.Loader.step
+    monkeypatch.setattr(group_log.Loader, "step", refuse)
     broker.restart()
     transactions, told = broker.transactions, list[str]()
     transactions.on_unread = lambda partition, fault: told.append(f"{partition.partition} {fault}")
@@ -473,7 +474,7 @@ def test_a_log_that_can_not_be_read_is_not_coordinated(
     # It is told once, and served as soon as it can be read.
     line = "transactions of __transaction_state-0 can't be loaded: no disk"
     assert caplog.text.count(line) == 1
-    monkeypatch.setattr(coordinator.group_log.Loader, "step", step)
+    monkeypatch.setattr(group_log.Loader, "step", step)
     transactions.load_again()
     broker.wait(1)
     assert state_of(broker) == "Ongoing"
@@ -486,7 +487,7 @@ def test_a_log_that_can_not_be_read_is_forgotten_with_its_partition(
 ) -> None:
     open_one(broker)
     monkeypatch.setattr(
-        coordinator.group_log.Loader, "step", lambda _: (_ for _ in ()).throw(StorageFault("gone"))
+        group_log.Loader, "step", lambda _: (_ for _ in ()).throw(StorageFault("gone"))
     )
     broker.restart()
     broker.transactions.on_partition_gone(0)

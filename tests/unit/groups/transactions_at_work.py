@@ -4,7 +4,8 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from shmbroker.groups.transactions.coordinator import Markers, TransactionCoordinator
+from shmbroker.groups.transactions.coordinator import TransactionCoordinator
+from shmbroker.groups.transactions.endings import Markers
 from shmbroker.groups.transactions.transaction import Transaction
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
@@ -126,7 +127,7 @@ class Broker:
         """All markers on their way are written."""
         sent, self.sent[:] = list(self.sent), []
         for markers in sent:
-            self.transactions.on_marked(markers)
+            self.transactions.endings.on_marked(markers)
         return sent
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────
@@ -135,7 +136,7 @@ class Broker:
         self, name: str = "x", producer_id: int = -1, epoch: int = -1, timeout_ms: int = 60_000
     ) -> Answer:
         answer = Answer()
-        self.transactions.init_producer_id(name, producer_id, epoch, timeout_ms, answer)
+        self.transactions.requests.init_producer_id(name, producer_id, epoch, timeout_ms, answer)
         return answer
 
     def add(
@@ -148,7 +149,7 @@ class Broker:
     ) -> Answer:
         answer = Answer()
         epoch = known.producer_epoch if epoch is None else epoch
-        self.transactions.add_partitions(
+        self.transactions.requests.add_partitions(
             name, known.producer_id, epoch, partitions or [("t", 0)], version, answer
         )
         return answer
@@ -164,7 +165,7 @@ class Broker:
     ) -> Answer:
         answer = Answer()
         epoch = known.producer_epoch if epoch is None else epoch
-        self.transactions.end(name, known.producer_id, epoch, is_commit, version, answer)
+        self.transactions.requests.end(name, known.producer_id, epoch, is_commit, version, answer)
         return answer
 
     def state(self, name: str = "x") -> Transaction | int:
