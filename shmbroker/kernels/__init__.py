@@ -6,7 +6,7 @@
     decoding      record batches to Arrow          client/reader/decode.py         else numpy
     encoding      Arrow columns to record batches  client/producer/encoding.py     else numpy
     walk          records of a produced batch      records/validation.py           else numpy
-    compaction    keys, the map of them, new files log/compaction/compactor.py     else numpy
+    compaction    keys, the map of them, new files log/compaction/engine.py        else numpy
     appends       batches of a Produce, to a ring  gateway/produce_many.py         else Python
     plain         batches from a ring, to segments broker/append_runs.py           else Python
     straight      what guests ask, to its answers processes/straight.py           else Python

@@ -6,7 +6,7 @@ from importlib import import_module
 from unittest.mock import patch
 
 from shmbroker.kernels import native
-from shmbroker.log.compaction import compactor
+from shmbroker.log.compaction import engine as engines
 from shmbroker.log.compaction.chunks import Source
 from shmbroker.log.compaction.compactor import LastRecord, Settings, compact
 from shmbroker.log.compaction.swap import prepare_swap, replace_segments
@@ -107,7 +107,7 @@ def compact_log(log, dirty_offset=0, **options):
     settings = settings_of(log, **options)
     written = []
     for engine in ENGINES:
-        with patch.object(compactor, "engine", engine):
+        with patch.object(engines, "chosen", engine):
             report = compact(
                 log.directory, sources_of(log), dirty_offset, last_batches(log), settings
             )

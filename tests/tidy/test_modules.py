@@ -81,7 +81,8 @@ def test_only_words_casts_to_words():
 
 
 CLEANER_ONLY = {
-    "by_kernels.py", "by_numpy.py", "chunks.py", "compactor.py", "fates.py", "key_offsets.py",
+    "by_kernels.py", "by_numpy.py", "chunks.py", "cleaned_segment.py", "compactor.py", "engine.py",
+    "fates.py", "key_offsets.py", "survivors.py",
 }  # fmt: skip
 """In log/compaction: imported by the cleaner alone, when it has something to do."""
 PAGES_ONLY = {"console.py", "metrics.py"}

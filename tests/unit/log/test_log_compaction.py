@@ -11,7 +11,8 @@ import pytest
 from shmbroker.errors import CorruptFault
 from shmbroker.kernels import native
 from shmbroker.log.compaction import chunks as compaction_chunks
-from shmbroker.log.compaction import cleaned_files, compactor
+from shmbroker.log.compaction import cleaned_files
+from shmbroker.log.compaction import engine as compaction_engine
 from shmbroker.log.compaction.cleanable import find_cleanable
 from shmbroker.log.compaction.compactor import compact
 from shmbroker.log.compaction.key_offsets import SLACK_BYTES, KeyHash
@@ -141,7 +142,7 @@ def test_max_compaction_lag_rolls_the_active_segment(tmp_path):
 @engines
 @pytest.mark.parametrize("codec", range(5))
 def test_damage_anywhere_is_a_fault_and_leaves_the_log_alone(tmp_path, codec, engine, monkeypatch):
-    monkeypatch.setattr(compactor, "engine", engine)
+    monkeypatch.setattr(compaction_engine, "chosen", engine)
     log = open_log(tmp_path / "t-0")
     fill(log, 3, codec)
     source = random.Random(codec)
