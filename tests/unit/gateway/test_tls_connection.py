@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shmbroker.gateway import tls
+from shmbroker.gateway import tls, tls_connection
 from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.event_loop import EventLoop
 from shmbroker.gateway.inflight import Request
@@ -633,7 +633,7 @@ def test_bytes_that_nobody_has_encrypted_end_their_connection(desk: Desk) -> Non
 def test_records_of_a_byte_are_read_a_share_at_a_time(desk: Desk) -> None:
     """Nobody makes a turn long by them, and none is forgotten."""
     client = desk.client()
-    whole = frame(tls.RECORDS_PER_READ * 3)
+    whole = frame(tls_connection.RECORDS_PER_READ * 3)
     desk.until(lambda: client.tls is not None and client.tls.version() and not client.to_send
                and not desk.tls._sides["SSL"]._handshakes)  # fmt: skip
     assert client.tls is not None
