@@ -63,6 +63,7 @@ LOGGERS = (
     "shmbroker.broker.partition_store",
     "shmbroker.broker.placement",
     "shmbroker.broker.replication",
+    "shmbroker.broker.replication.cutting",
     "shmbroker.broker.replication.replica_fetcher",
     "shmbroker.broker.storage_faults",
     "shmbroker.broker.tiering",

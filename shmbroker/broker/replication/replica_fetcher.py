@@ -1,6 +1,6 @@
 """Follows partitions that siblings lead: reads what they have, appends it as it is.
 
-    for each leader one link: its session there, the rows that it follows
+    for each leader one link: its session there, the rows that it follows (`followed`)
        READ (what has changed here)  ──►  leader
        READ_DONE (slices)            ◄──  copied from its segment files, checked, appended
                                           the next READ says how far this replica is
@@ -10,11 +10,7 @@ Rules of this file:
   something changes here meanwhile, a second one says so and takes the place of the first.
 * A batch is taken only if it is whole, right by its CRC, and continues the log. What was read is
   appended with the offsets and epochs that it carries.
-* In a new leader epoch the log is compared first: READ names the epoch of its last batch, and where
-  the leader's history parts from it, it is cut (KIP-101, KIP-279, KIP-595).
-* Never below the high watermark: a leader that lacks what was committed is not followed. It is
-  said, the controller is told, and the row waits for another epoch, or for the leader to have it.
-  Only where an operator has allowed such leaders is it cut, after what goes was put aside.
+* A log that does not fit its leader's is cut before anything is appended (`cutting`).
 * A row that can't go on (an epoch that the leader doesn't know yet, a full disk, a file that is
   still on its way) is read again after a while; the others go on.
 * The leader is woken by the last follower alone: one that has something before another in-sync
@@ -23,7 +19,7 @@ Rules of this file:
   so of two at least one sees both (`leader_rings`).
 * With `shmbroker.ack.durability=fsync` a follower says that it has something when its disk has it.
 
-Source: Kafka's AbstractFetcherThread, ReplicaFetcherThread, KIP-227 (sessions).
+Source: Kafka's AbstractFetcherThread, ReplicaFetcherThread.
 """
 
 from __future__ import annotations
@@ -34,6 +30,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shmbroker import logs
+from shmbroker.broker.replication.cutting import Cutting
+from shmbroker.broker.replication.followed import RETRY_MS, STORAGE_RETRY_MS, Link, Retries
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import (
@@ -49,9 +47,7 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.markers import note_marker
-from shmbroker.log.quarantine import put_end_aside
 from shmbroker.log.retiring import advance_log_start
-from shmbroker.log.truncation import truncate_fully, truncate_to
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     BATCH_HEADER,
@@ -68,64 +64,15 @@ from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shmbroker.ipc.passed_files import FileTable
+    from shmbroker.broker.replication.followed import CopiedRow
 
 logger = logging.getLogger(__name__)
 
-ROWS_MAX = 32767
-"""Partitions that one broker can follow of one leader: `which` is an int16."""
 ROWS_LOOKED_AT_MAX = 8
 """Above that, one of them will be worth a ring."""
-ASIDE_BYTES_MAX = 64 << 20
-"""What is copied before a cut below the high watermark, at most: others wait meanwhile."""
-RETRY_MS = 10
-STORAGE_RETRY_MS = 1000
-AHEAD_RETRY_MS = 1000
-"""Before a leader that lacks what is here is asked again."""
 SCRATCH_BYTES = 1 << 20
 
 _unpack_header = BATCH_HEADER.unpack_from
-
-
-class CopiedRow:
-    """A followed partition."""
-
-    __slots__ = ("is_compared", "leader_epoch", "link", "partition", "refused_epoch", "which")
-
-    def __init__(self, link: Link, partition: Partition, which: int) -> None:
-        self.link = link
-        self.partition = partition
-        self.which = which
-        self.leader_epoch = -1
-        self.is_compared = False
-        """The leader has found this log to be a part of its own, in this epoch."""
-        self.refused_epoch = -1
-        """In which it was said that the leader lacks what is here."""
-
-
-class Link:
-    """One leader: the READ under way there, and what is followed of it."""
-
-    __slots__ = ("changed", "files", "free", "freeing", "gone", "is_new", "next_which", "peer",
-                 "rows", "token")  # fmt: skip
-
-    def __init__(self, peer: Peer, files: FileTable) -> None:
-        self.peer = peer
-        self.files = files
-        self.rows: dict[int, CopiedRow] = {}
-        self.next_which = 0
-        self.free: list[int] = []
-        """Numbers of rows that mean nothing to the leader any more."""
-        self.freeing: list[tuple[int, list[int]]] = []
-        """Numbers that a READ has ended, by its token: free once that one or a later is answered,
-        as an answer that is on its way may still name them."""
-        self.changed: dict[CopiedRow, None] = {}
-        """Rows that the next READ names."""
-        self.gone: list[int] = []
-        """Numbers of rows that the leader is to forget."""
-        self.token = 0
-        """The token of the last READ; 0 once it is answered."""
-        self.is_new = True
 
 
 class ReplicaFetcher:
@@ -162,12 +109,12 @@ class ReplicaFetcher:
         self._on_appended = on_appended
         self._on_storage_fault = on_storage_fault
         self._on_gap = on_gap
-        self._on_ahead = on_ahead
         self._is_worth_a_ring = is_worth_a_ring
         self._flush = flush
         self.broker_id = broker_id
         self.throttle = ReplicationThrottle()
-        self._retries: list[tuple[int, CopiedRow]] = []
+        self.retries = Retries(steady_ms)
+        self._cutting = Cutting(broker_id, self.retries, on_storage_fault, on_ahead)
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.copied_bytes = 0
 
@@ -183,15 +130,14 @@ class ReplicaFetcher:
         if link is None:
             return
         if row is None:
-            which = link.free.pop() if link.free else link.next_which
-            if which > ROWS_MAX:
+            row = link.add(partition)
+            if row is None:
                 why = "too many partitions"
                 logger.error(
                     "%s can't be followed: %s", partition.topic, why, extra=logs.seldom(why)
                 )
                 return
-            link.next_which = max(link.next_which, which + 1)
-            row = link.rows[which] = self.rows[partition.key] = CopiedRow(link, partition, which)
+            self.rows[partition.key] = row
         if row.leader_epoch != partition.leader_epoch:
             row.leader_epoch = partition.leader_epoch
             row.is_compared = False
@@ -202,27 +148,14 @@ class ReplicaFetcher:
         row = self.rows.pop(key, None)
         if row is None:
             return
-        link = row.link
-        link.changed.pop(row, None)
-        link.rows.pop(row.which, None)
-        link.gone.append(row.which)
-        self._retries = [retry for retry in self._retries if retry[1] is not row]
+        row.link.remove(row)
+        self.retries.forget(row)
 
     def on_peer_lost(self, peer: Peer) -> None:
-        """That sibling is dead: its successor knows nothing of the session."""
+        """That sibling is dead."""
         link = self.links.get(peer.number)
-        if link is None or link.peer is not peer:
-            return
-        link.files.clear()
-        link.token = 0
-        link.is_new = True
-        link.free += link.gone
-        for _, numbers in link.freeing:
-            link.free += numbers
-        link.gone, link.freeing = [], []
-        for row in link.rows.values():
-            row.is_compared = False
-            link.changed[row] = None
+        if link is not None and link.peer is peer:
+            link.on_lost()
 
     def drop_file(self, peer: Peer, file_id: int) -> None:
         """The leader has deleted a file."""
@@ -230,27 +163,15 @@ class ReplicaFetcher:
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────
 
-    @property
-    def next_ms(self) -> int | None:
-        """When some row is due to be read again."""
-        return min((due for due, _ in self._retries), default=None)
-
     def send_all(self) -> None:
         """Have a READ under way at every leader that is followed."""
-        if self._retries:
-            self._retry()
+        if self.retries.waiting:
+            for row in self.retries.take_due():
+                self._read_on(row)
         for link in self.links.values():
             is_due = link.changed or link.gone or (link.rows and not link.token)
             if is_due and link.peer.incarnation:
                 self._send(link)
-
-    def _retry(self) -> None:
-        now_ms = self._steady_ms()
-        due = [row for due_ms, row in self._retries if due_ms <= now_ms]
-        if due:
-            self._retries = [retry for retry in self._retries if retry[0] > now_ms]
-            for row in due:
-                self._read_on(row)
 
     def _send(self, link: Link) -> None:
         peer = link.peer
@@ -284,8 +205,7 @@ class ReplicaFetcher:
         link.token = token
         link.is_new = False
         if gone:
-            del link.gone[: len(gone)]
-            link.freeing.append((token, gone))
+            link.on_gone_told(token, gone)
         # One without rows comes after an answer that told a high watermark alone: ten a second.
         is_urgent = bool(gone) or not 0 < len(rows) <= ROWS_LOOKED_AT_MAX
         for row in rows:
@@ -305,8 +225,8 @@ class ReplicaFetcher:
         link = self.links[peer.number]
         if token == link.token:
             link.token = 0  # else another READ has followed it meanwhile, and waits there
-        while link.freeing and link.freeing[0][0] <= token:
-            link.free += link.freeing.pop(0)[1]
+        if link.freeing:
+            link.free_until(token)
         at = index + READ_DONE_HEAD.size
         inline_at = at + count * READ_SLICE.size
         for place in range(at, inline_at, READ_SLICE.size):
@@ -326,16 +246,16 @@ class ReplicaFetcher:
         if partition.is_leader or partition.is_offline:
             return
         if error == error_codes.OFFSET_OUT_OF_RANGE:
-            self._fit(row, log_start, end_offset)
+            self._cutting.fit(row, log_start, end_offset)
             return
         if error == error_codes.OFFSET_MOVED_TO_TIERED_STORAGE:
-            self._begin_behind(row, log_start, end_offset)
+            self._cutting.begin_behind(row, log_start, end_offset)
             return
         if error or epoch != partition.leader_epoch:
-            self._again(row, RETRY_MS)
+            self.retries.again(row, RETRY_MS)
             return
         if end_epoch >= 0:
-            self._cut(row, end_epoch, end_offset)
+            self._cutting.cut(row, end_epoch, end_offset)
             return
         row.is_compared = True
         if length:
@@ -365,14 +285,9 @@ class ReplicaFetcher:
             and self.broker_id not in partition.in_sync_replicas
             and not self.throttle.room(now_ms := self._steady_ms())
         ):
-            self._retries.append((now_ms + self.throttle.wait_ms(), row))
+            self.retries.waiting.append((now_ms + self.throttle.wait_ms(), row))
         else:
             row.link.changed[row] = None
-
-    def _again(self, row: CopiedRow, delay_ms: int) -> None:
-        """Read it again after a while."""
-        row.is_compared = False
-        self._retries.append((self._steady_ms() + delay_ms, row))
 
     def _read(self, row: CopiedRow, file_id: int, position: int, length: int) -> memoryview | None:
         """Bytes of the leader's file; None if the row is to be read again, as its descriptor is not
@@ -380,7 +295,7 @@ class ReplicaFetcher:
         file = row.link.files.find(file_id)
         if file is None:
             row.link.peer.send(NEED_FILE, TOKEN.pack(file_id))
-            self._again(row, RETRY_MS)
+            self.retries.again(row, RETRY_MS)
             return None
         if length > len(self._scratch):
             self._scratch = memoryview(bytearray(length))
@@ -394,10 +309,10 @@ class ReplicaFetcher:
                 partition.topic, partition.partition, partition.leader_id,
                 partition.log.log_end_offset, fault, extra=logs.seldom("a leader's log"),
             )  # fmt: skip
-            self._again(row, STORAGE_RETRY_MS)
+            self.retries.again(row, STORAGE_RETRY_MS)
             return None
         if count != length:
-            self._again(row, RETRY_MS)
+            self.retries.again(row, RETRY_MS)
             return None
         return view
 
@@ -448,7 +363,7 @@ class ReplicaFetcher:
                 at = batch_end
         except StorageFault as fault:
             self._on_storage_fault(partition, fault)
-            self._again(row, STORAGE_RETRY_MS)
+            self.retries.again(row, STORAGE_RETRY_MS)
             return False
         finally:
             if at > start:
@@ -465,7 +380,7 @@ class ReplicaFetcher:
             partition.topic, partition.partition, partition.leader_id,
             partition.log.log_end_offset, why, extra=logs.seldom(f"refused: {why}"),
         )  # fmt: skip
-        self._again(row, STORAGE_RETRY_MS)
+        self.retries.again(row, STORAGE_RETRY_MS)
         return False
 
     def _say_when_durable(self, row: CopiedRow) -> None:
@@ -478,105 +393,4 @@ class ReplicaFetcher:
         except StorageFault as fault:  # as the disk is full
             self._on_storage_fault(row.partition, fault)
             if not row.partition.is_offline:
-                self._again(row, STORAGE_RETRY_MS)
-
-    # ── cutting ─────────────────────────────────────────────────────────────────────────────────
-
-    def _cut(self, row: CopiedRow, end_epoch: int, end_offset: int) -> None:
-        """The leader's history parts from this one at the end of that epoch."""
-        log = row.partition.log
-        own_epoch, own_end = log.leader_epochs.end_offset_for(end_epoch, log.log_end_offset)
-        offset = min(end_offset, log.log_end_offset)
-        if own_epoch >= 0:
-            offset = min(offset, own_end) if own_epoch == end_epoch else min(own_end, offset)
-        self._truncate(row, max(offset, log.log_start_offset))
-
-    def _fit(self, row: CopiedRow, log_start: int, end_offset: int) -> None:
-        """The leader doesn't have the offset that this log goes on at."""
-        partition = row.partition
-        log = partition.log
-        if log.log_end_offset < log_start:
-            if self.broker_id in partition.in_sync_replicas and partition.high_watermark:
-                # Nothing is retained beyond what all in-sync replicas have.
-                self._stop(row, log_start)
-                return
-            logger.warning(
-                "%s-%d begins anew at offset %d: its leader has nothing before",
-                partition.topic, partition.partition, log_start,
-                extra=logs.seldom("a follower begins anew"),
-            )  # fmt: skip
-            self._change(row, lambda: truncate_fully(log, log_start))
-        elif log.log_end_offset > end_offset >= 0:
-            self._truncate(row, end_offset)
-        else:
-            self._again(row, RETRY_MS)
-
-    def _begin_behind(self, row: CopiedRow, log_start: int, local_start: int) -> None:
-        """The leader has that offset in the remote store alone: go on where its own log begins.
-
-        The log start offset stays the leader's: who leads serves the rest from the store.
-        """
-        partition = row.partition
-        log = partition.log
-        if not partition.log.config.is_tiered or local_start <= log.log_end_offset:
-            self._again(row, RETRY_MS)
-            return
-        logger.info(
-            "%s-%d goes on at offset %d: what is before is in the remote store",
-            partition.topic, partition.partition, local_start,
-        )  # fmt: skip
-        self._change(row, lambda: truncate_fully(log, local_start, log_start))
-
-    def _truncate(self, row: CopiedRow, offset: int) -> None:
-        partition = row.partition
-        if offset < partition.high_watermark:
-            if not (partition.may_be_cut or partition.log.config.is_unclean_allowed):
-                self._stop(row, offset)
-                return
-            if not self._put_aside(row, offset):
-                return
-        self._change(row, lambda: truncate_to(partition.log, offset))
-
-    def _stop(self, row: CopiedRow, offset: int) -> None:
-        """The leader lacks what was committed: follow it no further, and keep what is here."""
-        partition = row.partition
-        if row.refused_epoch != partition.leader_epoch:
-            row.refused_epoch = partition.leader_epoch
-            logger.error(
-                "%s-%d: broker %d leads it and lacks what was committed: here it ends at offset "
-                "%d, with a high watermark of %d, and would have to be cut to %d. Nothing is cut; "
-                "this replica does not follow that leader",
-                partition.topic, partition.partition, partition.leader_id,
-                partition.log.log_end_offset, partition.high_watermark, offset,
-            )  # fmt: skip
-            self._on_ahead(partition)
-        self._again(row, AHEAD_RETRY_MS)
-
-    def _put_aside(self, row: CopiedRow, offset: int) -> bool:
-        """Keep a copy of what is cut below the high watermark; False if there is no room for it."""
-        partition = row.partition
-        log = partition.log
-        try:
-            kept = put_end_aside(log, offset, ASIDE_BYTES_MAX)
-        except StorageFault as fault:
-            self._on_storage_fault(partition, fault)
-            self._again(row, STORAGE_RETRY_MS)
-            return False
-        logger.warning(
-            "%s-%d is cut from offset %d to %d, below its high watermark %d: its leader was "
-            "elected uncleanly. What goes is %s",
-            partition.topic, partition.partition, log.log_end_offset, offset,
-            partition.high_watermark, "in quarantine/" if kept else "lost, too much to copy",
-        )  # fmt: skip
-        return True
-
-    def _change(self, row: CopiedRow, work: Callable[[], Any]) -> None:
-        partition = row.partition
-        try:
-            work()
-        except StorageFault as fault:
-            self._on_storage_fault(partition, fault)
-            self._again(row, STORAGE_RETRY_MS)
-            return
-        partition.on_truncated()
-        row.link.changed[row] = None
+                self.retries.again(row, STORAGE_RETRY_MS)

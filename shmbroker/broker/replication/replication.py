@@ -134,7 +134,7 @@ class Replication:
 
     def next_ms(self) -> int | None:
         """When `run` has something to do though nothing comes in; None: then only."""
-        due = [ms for ms in (self.reads.next_ms, self.fetcher.next_ms) if ms is not None]
+        due = [ms for ms in (self.reads.next_ms, self.fetcher.retries.next_ms) if ms is not None]
         if self.delayed.partitions:
             due.append(self._steady_ms() + EXPIRY_INTERVAL_MS)
         return min(due, default=None)

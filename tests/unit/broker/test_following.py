@@ -9,16 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from shmbroker.broker.delayed_produce import DelayedProduces
-from shmbroker.broker.replication import log_ends, replica_fetcher
+from shmbroker.broker.replication import cutting, log_ends
+from shmbroker.broker.replication.cutting import AHEAD_RETRY_MS, ASIDE_BYTES_MAX
+from shmbroker.broker.replication.followed import STORAGE_RETRY_MS
 from shmbroker.broker.replication.follower_reads import HIGH_WATERMARK_DELAY_MS, FollowerReads
 from shmbroker.broker.replication.in_sync import InSyncChanges
 from shmbroker.broker.replication.log_ends import LACKS, LogEnds
-from shmbroker.broker.replication.replica_fetcher import (
-    AHEAD_RETRY_MS,
-    ASIDE_BYTES_MAX,
-    STORAGE_RETRY_MS,
-    ReplicaFetcher,
-)
+from shmbroker.broker.replication.replica_fetcher import ReplicaFetcher
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import NEED_FILE, READ, READ_DONE, TOKEN
 from shmbroker.log import checkpoints
@@ -440,7 +437,7 @@ def test_nothing_is_cut_below_the_high_watermark(nodes, caplog):
 def test_where_an_operator_allows_it_what_is_cut_is_put_aside(
     nodes, caplog, monkeypatch, allowed, bytes_max
 ):
-    monkeypatch.setattr(replica_fetcher, "ASIDE_BYTES_MAX", bytes_max)
+    monkeypatch.setattr(cutting, "ASIDE_BYTES_MAX", bytes_max)
     for node in nodes:
         write_meta_properties(
             os.path.join(os.path.dirname(node.directory), "meta.properties"),
