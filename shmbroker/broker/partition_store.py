@@ -19,6 +19,7 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from shmbroker.broker.partition_directories import PartitionDirectories
 from shmbroker.broker.removals import Removals
@@ -40,6 +41,22 @@ logger = logging.getLogger(__name__)
 
 SOON_MS = 1000
 """Until a checkpoint that says which logs there are now."""
+
+
+class LastKnown(NamedTuple):
+    """What is known of a partition before its log is opened."""
+
+    key: bytes
+    name: tuple[str, int]
+    slot: int | None
+    """In the position table; None: it is full."""
+    position_slot: PositionSlot | None
+    trusted: tuple[int, int, int] | None
+    """The positions that a writer of this family has stored; None: they are not to be trusted."""
+    end: int
+    """Where the log ended, at least; -1: nobody knows."""
+    high_watermark: int
+    is_only_replica: bool
 
 
 class PartitionStore:
@@ -83,6 +100,35 @@ class PartitionStore:
         """The partition with its log, made if there is none."""
         if self.is_fenced:
             raise StorageFault(f"{self.log_directory.path} is offline")
+        known = self._look_up(topic, index)
+        directory = self.directories.find(topic, index, known.trusted)
+        is_new = directory is None
+        if directory is None:
+            self._checkpoint_soon(now_ms)  # which tells a loss from what never was durable
+            directory = self.directories.make(topic, index, known.trusted)
+        try:
+            log = self._open_log(directory, known, config, is_new, now_ms)
+        except CorruptFault as fault:
+            if is_new:
+                raise
+            self._give_up(known, fault)
+            return self.open(topic, index, config, now_ms)
+        self._note_opened(known.name, log)
+        partition = self._new_partition(topic, index, known, log)
+        if log.log_end_offset < known.end:
+            partition.lost_below = known.end
+            if not is_new:
+                logger.error(
+                    "%s ends at offset %d, and ended at %d or behind: what is between is lost here",
+                    directory,
+                    log.log_end_offset,
+                    known.end,
+                )
+        self.partitions[known.key] = partition
+        return partition
+
+    def _look_up(self, topic: TopicImage, index: int) -> LastKnown:
+        """What is known of a partition. It gets a slot, if there is room."""
         key = partition_key(topic.topic_id, index)
         name = (topic.name, index)
         slot = self.positions.find(key)
@@ -92,67 +138,18 @@ class PartitionStore:
             slot = self.positions.allocate(key)
         elif self.is_successor:
             trusted = self.positions.load(slot)
-        known_high_watermark = max(
-            self.log_directory.high_watermarks.get(name, 0), self.positions.high_watermark(key)
+        return LastKnown(
+            key,
+            name,
+            slot,
+            None if slot is None else PositionSlot(self.positions, slot),
+            trusted,
+            known_end,
+            max(
+                self.log_directory.high_watermarks.get(name, 0), self.positions.high_watermark(key)
+            ),
+            len(topic.partitions[index].replicas) == 1,
         )
-        is_only_replica = len(topic.partitions[index].replicas) == 1
-        directory = self.directories.find(topic, index, trusted)
-        is_new = directory is None
-        if directory is None:
-            self._checkpoint_soon(now_ms)  # which tells a loss from what never was durable
-            directory = self.directories.make(topic, index, trusted)
-        position_slot = PositionSlot(self.positions, slot) if slot is not None else None
-        try:
-            log = PartitionLog.open(
-                directory,
-                config,
-                file_ids=self.file_ids,
-                position_slot=position_slot,
-                trusted=trusted,
-                clean=is_new or self.log_directory.is_clean,
-                recovery_point=self.log_directory.recovery_points.get(name, 0),
-                log_start_offset=self.log_directory.log_start_offsets.get(name, 0),
-                decided_below=NEVER if is_only_replica else known_high_watermark,
-                cleaned_offset=self.log_directory.cleaned_offset(name),
-                is_only_replica=is_only_replica,
-                now_ms=now_ms,
-                descriptors=self.log_directory.descriptors,
-            )
-        except CorruptFault as fault:
-            if is_new:
-                raise
-            logger.error("%s", fault)
-            self.directories.set_aside(topic.name, index, "it can't be opened")
-            self.count("partitions_lost")
-            if slot is not None:
-                self.positions.free(slot)
-            return self.open(topic, index, config, now_ms)
-        for _ in range(log.damage_count):
-            self.count("log_damage")
-        if log.cleaned_offset > self.log_directory.cleaned_offset(name):
-            self.log_directory.note_cleaned(name, log.cleaned_offset)
-            self.log_directory.checkpoint_cleaned()
-        if config.is_fsync and log.recovery_point < log.log_end_offset:
-            log.flush()  # What can be read from now on must outlive a power cut.
-        self.log_directory.lower_recovery_point(name, log.recovery_point)
-        log.on_cut = functools.partial(self.log_directory.lower_recovery_point, name)
-        log.store_position()
-        partition = Partition(key, topic.name, topic.topic_id, index, log)
-        partition.known_high_watermark = known_high_watermark
-        if log.log_end_offset < known_end:
-            partition.lost_below = known_end
-            if not is_new:
-                logger.error(
-                    "%s ends at offset %d, and ended at %d or behind: what is between is lost here",
-                    directory,
-                    log.log_end_offset,
-                    known_end,
-                )
-        if position_slot is not None:
-            partition.store_high_watermark = position_slot.store_high_watermark
-        partition.is_internal = topic.is_internal
-        self.partitions[key] = partition
-        return partition
 
     def _known_end(self, name: tuple[str, int], key: bytes) -> int:
         """Where a log ended, at least, by the checkpoints and by what the process before stored; -1
@@ -162,6 +159,59 @@ class PartitionStore:
         if slot is not None and (stored := self.positions.load(slot)) is not None:
             known += [stored[2], self.positions.high_watermark(key)]
         return max(known, default=-1)
+
+    def _open_log(
+        self, directory: str, known: LastKnown, config: LogConfig, is_new: bool, now_ms: int
+    ) -> PartitionLog:
+        """Open a log by what is known of its last writer. CorruptFault: it can't be."""
+        checkpoints = self.log_directory
+        return PartitionLog.open(
+            directory,
+            config,
+            file_ids=self.file_ids,
+            position_slot=known.position_slot,
+            trusted=known.trusted,
+            clean=is_new or checkpoints.is_clean,
+            recovery_point=checkpoints.recovery_points.get(known.name, 0),
+            log_start_offset=checkpoints.log_start_offsets.get(known.name, 0),
+            decided_below=NEVER if known.is_only_replica else known.high_watermark,
+            cleaned_offset=checkpoints.cleaned_offset(known.name),
+            is_only_replica=known.is_only_replica,
+            now_ms=now_ms,
+            descriptors=checkpoints.descriptors,
+        )
+
+    def _give_up(self, known: LastKnown, fault: CorruptFault) -> None:
+        """Set aside what can't be opened, and forget where it was."""
+        logger.error("%s", fault)
+        self.directories.set_aside(*known.name, "it can't be opened")
+        self.count("partitions_lost")
+        if known.slot is not None:
+            self.positions.free(known.slot)
+
+    def _note_opened(self, name: tuple[str, int], log: PartitionLog) -> None:
+        """Have the checkpoints, the disk and the shared memory say what the opening has found."""
+        for _ in range(log.damage_count):
+            self.count("log_damage")
+        if log.cleaned_offset > self.log_directory.cleaned_offset(name):
+            self.log_directory.note_cleaned(name, log.cleaned_offset)
+            self.log_directory.checkpoint_cleaned()
+        if log.config.is_fsync and log.recovery_point < log.log_end_offset:
+            log.flush()  # What can be read from now on must outlive a power cut.
+        self.log_directory.lower_recovery_point(name, log.recovery_point)
+        log.on_cut = functools.partial(self.log_directory.lower_recovery_point, name)
+        log.store_position()
+
+    @staticmethod
+    def _new_partition(
+        topic: TopicImage, index: int, known: LastKnown, log: PartitionLog
+    ) -> Partition:
+        partition = Partition(known.key, topic.name, topic.topic_id, index, log)
+        partition.known_high_watermark = known.high_watermark
+        if known.position_slot is not None:
+            partition.store_high_watermark = known.position_slot.store_high_watermark
+        partition.is_internal = topic.is_internal
+        return partition
 
     def _checkpoint_soon(self, now_ms: int) -> None:
         self.next_checkpoint_ms = min(self.next_checkpoint_ms, now_ms + SOON_MS)
