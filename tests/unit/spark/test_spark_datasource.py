@@ -19,9 +19,11 @@ from shmbroker.client.faults import ClusterFault, DataLossFault
 from shmbroker.client.reader import broker_client, segment_files
 from shmbroker.client.reader.segment_files import GoneFault
 from shmbroker.errors import ConfigFault, CorruptFault
-from shmbroker.spark.datasource import WAY, ShmbrokerDataSource, Task
+from shmbroker.spark.datasource import ShmbrokerDataSource
 from shmbroker.spark.offsets import to_json
 from shmbroker.spark.options import QUERY_ID, TOPIC_IDS
+from shmbroker.spark.stream_reader import WAY
+from shmbroker.spark.task_side import Task
 
 COLUMNS = StructType(
     [

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 
 from shmbroker.client.faults import DataLossFault
 from shmbroker.errors import ConfigFault, CorruptFault
-from shmbroker.spark import datasource, read_ranges
+from shmbroker.spark import read_ranges, stream_reader
 from shmbroker.spark.datasource import ShmbrokerDataSource
 from shmbroker.spark.lag import LagListener, add_lag
 from shmbroker.spark.options import QUERY_ID
@@ -66,7 +66,7 @@ def test_a_stream_waits_for_enough_records_or_for_its_time(
     family: FakeFamily, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(datasource.clock, "monotonic", lambda: now[0])
+    monkeypatch.setattr(stream_reader.clock, "monotonic", lambda: now[0])
     partition = family.create("t")[0]
     partition.fill(5)
     reader = stream(family, minOffsetsPerTrigger="10", maxTriggerDelay="30s")
@@ -90,7 +90,7 @@ def test_a_least_number_of_records_holds_up_no_available_now_query(family: FakeF
     family.create("t")[0].fill(5)
     reader = stream(family, minOffsetsPerTrigger="100", maxOffsetsPerTrigger="100")
     reader.prepareForTriggerAvailableNow()
-    reader._last_trigger_s = datasource.clock.monotonic()
+    reader._last_trigger_s = stream_reader.clock.monotonic()
     assert reader.getDefaultReadLimit() == ReadMaxRows(100)
     assert end_of(reader, reader.initialOffset()) == 5
 
@@ -121,7 +121,7 @@ def test_enough_records_are_waited_for_and_then_limited_by_bytes(
     family: FakeFamily, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(datasource.clock, "monotonic", lambda: now[0])
+    monkeypatch.setattr(stream_reader.clock, "monotonic", lambda: now[0])
     made = family.create("t", 2)
     made[0].fill(5)
     size = made[0].segments[0]["valid_bytes"]  # of a batch of five; later ones are a bit longer
