@@ -5,8 +5,10 @@ partition the right to its topic, whether it is there, its own batch, acks, whet
 clients, and whether its broker is up.
 
 Rules of this file:
-* A length under 14 or a magic over 2 in any batch refuses the whole request with CORRUPT_MESSAGE,
-  as Kafka does.
+* Kafka looks at the first batch of each partition until it finds one of a transaction: a length
+  under 14 or a magic over 2 there refuses the whole request with CORRUPT_MESSAGE, elsewhere its
+  partition alone.
+* All batches of transactions in one request are of one producer, or the whole request is refused.
 * A partition named twice in one request is stored twice, in the order of the request.
 """
 
@@ -20,6 +22,10 @@ from shmbroker.records.batch import split_frame
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     COMPRESSION_MASK,
+    HEADER_SIZE,
+    MAGIC,
+    MAGIC_POSITION,
+    PRODUCER_ID_POSITION,
     TRANSACTIONAL_BIT,
     ZSTD,
 )
@@ -37,6 +43,8 @@ if TYPE_CHECKING:
 
 NAME = PRODUCE.NAME
 _ATTRIBUTES_AT = ATTRIBUTES_POSITION + 1
+_PRODUCER_ID = slice(PRODUCER_ID_POSITION, PRODUCER_ID_POSITION + 8)
+_TWO_PRODUCERS = "Transactional records contained more than one producer ID"
 
 
 class Judges(Protocol):
@@ -55,13 +63,12 @@ def judge(
     connection, version = request.connection, request.api_version
     topics: list[dict[str, Any]] = []
     appends: list[tuple[dict[str, Any], bytes, memoryview]] = []
-    refusal, errors = _judge_form(body, version)
+    refusal, errors, is_of_transaction = _judge_form(body, version)
     guard = judges.guard
     if (
         guard is not None
         and not refusal
-        and body["transactional_id"] is not None
-        and _has_transactional(body)
+        and is_of_transaction
         and not guard.may(connection, NAME, WRITE, TRANSACTIONAL_ID, body["transactional_id"])
     ):
         refusal = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -113,38 +120,50 @@ def judge(
                 answer["error_code"] = error_codes.NONE
                 key = partition_key(image.topic_id, partition["index"])
                 appends.append((answer, key, records))
+    if is_of_transaction and _has_two_producers(appends):
+        for topic in topics:
+            for answer in topic["partition_responses"]:
+                answer["error_code"] = error_codes.INVALID_PRODUCER_ID_MAPPING
+                answer["error_message"] = _TWO_PRODUCERS
+        return topics, []
     return topics, appends
 
 
-def _judge_form(body: dict[str, Any], version: int) -> tuple[int, list[int]]:
-    """(the error code that every partition of the request gets, or 0; each one's own).
+def _judge_form(body: dict[str, Any], version: int) -> tuple[int, list[int], bool]:
+    """(the error code that every partition of the request gets, or 0; each one's own; whether there
+    is a batch of a transaction: only then the transactional id counts).
 
     By the form of the records alone, which Kafka looks at before anything else.
     """
     is_transactional = body["transactional_id"] is not None
+    has_found_one = False
     errors: list[int] = []
     for topic in body["topic_data"]:
         for partition in topic["partition_data"]:
             records = partition["records"]
             error = error_codes.INVALID_RECORD
             if records is not None:
-                error, _ = split_frame(records, 0, len(records))
-                if error == error_codes.CORRUPT_MESSAGE:
-                    return error, errors
-            if not error:
-                attributes = records[_ATTRIBUTES_AT]
-                if attributes & TRANSACTIONAL_BIT and not is_transactional:
-                    return error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, errors
-                if version < 7 and attributes & COMPRESSION_MASK == ZSTD:
-                    error = error_codes.UNSUPPORTED_COMPRESSION_TYPE
+                error, batch_end = split_frame(records, 0, len(records))
+                if error == error_codes.CORRUPT_MESSAGE and not batch_end and not has_found_one:
+                    return error, errors, False
+                if batch_end and records[MAGIC_POSITION] == MAGIC:
+                    attributes = records[_ATTRIBUTES_AT]
+                    if attributes & TRANSACTIONAL_BIT:
+                        has_found_one = True
+                        if not is_transactional:
+                            error = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                            return error, errors, True
+                    if version < 7 and attributes & COMPRESSION_MASK == ZSTD:
+                        error = error_codes.UNSUPPORTED_COMPRESSION_TYPE
             errors.append(error)
-    return 0, errors
+    return 0, errors, has_found_one
 
 
-def _has_transactional(body: dict[str, Any]) -> bool:
-    """Whether a request has a batch of a transaction: only then its transactional id counts."""
-    return any(
-        partition["records"] and partition["records"][_ATTRIBUTES_AT] & TRANSACTIONAL_BIT
-        for topic in body["topic_data"]
-        for partition in topic["partition_data"]
-    )
+def _has_two_producers(appends: list[tuple[dict[str, Any], bytes, memoryview]]) -> bool:
+    """Whether batches of transactions are of several producers."""
+    producers = {
+        bytes(records[_PRODUCER_ID])
+        for _, _, records in appends
+        if len(records) >= HEADER_SIZE and records[_ATTRIBUTES_AT] & TRANSACTIONAL_BIT
+    }
+    return sum(each[0] < 128 for each in producers) > 1  # below 0 it is nobody

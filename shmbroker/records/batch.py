@@ -75,10 +75,10 @@ _AFTER_CRC = Struct(">hiqqqhii")
 def split_frame(data: memoryview, position: int, end: int) -> tuple[int, int]:
     """Where the one batch of a Produce ends: (error, end of the batch).
 
-    CORRUPT_MESSAGE fails the whole request (every partition of it); INVALID_RECORD only this
-    partition: no whole batch, more than one, or an old magic. Up to 11 bytes behind the batch, or
-    the beginning of another one, are left out, as Kafka does (`ProduceRequest.validateRecords`,
-    `ByteBufferLogInputStream`).
+    CORRUPT_MESSAGE: garbage, at the position that is returned or behind the batch that ends there.
+    INVALID_RECORD: no whole batch, more than one, or an old magic. Up to 11 bytes behind the
+    batch, or the beginning of another one, are left out, as Kafka does
+    (`ProduceRequest.validateRecords`, `ByteBufferLogInputStream`).
     """
     first = _next_batch(data, position, end)
     if first <= 0:

@@ -19,7 +19,7 @@ from shmbroker.metadata.security_image import Acl, Token, acl_record, token_reco
 from shmbroker.security.acls import ALLOW, ANONYMOUS, DELETE, LITERAL, READ, TOPIC, WRITE
 from shmbroker.settings.table import STANDARD_AUTHORIZER
 from shmbroker.wire import codec
-from shmbroker.wire.error_codes import NONE, TOPIC_AUTHORIZATION_FAILED
+from shmbroker.wire.error_codes import INVALID_RECORD, NONE, TOPIC_AUTHORIZATION_FAILED
 from tests.support.family_memory import TOPIC as NAME
 from tests.support.gateway_family import GATEWAY, GatewayFamily, gateway_family
 from tests.support.record_batches import batch
@@ -93,6 +93,23 @@ def test_a_right_counts_from_its_acl_on_and_ends_with_it(family: GatewayFamily) 
 def test_each_right_is_of_its_own(family: GatewayFamily) -> None:
     allow(family, MAY_WRITE, READ)
     assert fetch(family) == NONE
+
+
+@pytest.mark.parametrize("size", [1, 11, 12, 22, 26, 60])
+def test_short_records_of_a_transaction_are_refused(family: GatewayFamily, size: int) -> None:
+    """Too short to say whether they are of one."""
+    allow(family, MAY_WRITE, WRITE)
+    partition = {"index": 0, "records": batch(0, [(0, 1000, None, b"v", ())])[:size]}
+    body = {
+        "transactional_id": "x",
+        "acks": -1,
+        "timeout_ms": 1000,
+        "topic_data": [{"name": NAME, "partition_data": [partition]}],
+    }
+    family.ask(PRODUCE, 9, "Produce", body)
+    answer = family.answer(PRODUCE, 9, "Produce")
+    row = answer["responses"][0]["partition_responses"][0]
+    assert row["error_code"] == INVALID_RECORD
 
 
 def test_without_an_authorizer_nothing_is_asked() -> None:
