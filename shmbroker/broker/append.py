@@ -39,7 +39,7 @@ from shmbroker.ipc.operation_layout import (
     NAME_LENGTH,
 )
 from shmbroker.ipc.peer import Peer
-from shmbroker.records.batch import check_batch
+from shmbroker.records.batch import check_batch, split_frame
 from shmbroker.records.batch_layout import (
     BATCH_HEADER,
     H_ATTRIBUTES,
@@ -156,7 +156,8 @@ class Appender:
             return -1
         error, header = check_batch(data, at, end, partition.message_bytes_max)
         if error:
-            refuse(peer, token, error, None, (), partition)
+            is_whole = not split_frame(data, at, end)[0]  # what isn't, no log looks at
+            refuse(peer, token, error, None, (), partition if is_whole else None)
             return -1
         batch_end = at + LOG_OVERHEAD + header[H_LENGTH]
         (

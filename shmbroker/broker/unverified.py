@@ -49,6 +49,13 @@ if TYPE_CHECKING:
 
 BYTES_MAX = 32 << 20
 
+_WHY = {
+    error_codes.INVALID_TXN_STATE: "Partition was not added to the transaction",
+    error_codes.NOT_ENOUGH_REPLICAS: "Unable to verify the partition has been added to the "
+    "transaction.",
+}
+"""What Kafka has a text for."""
+
 
 def refuse_all(
     partition: Partition,
@@ -172,10 +179,11 @@ class Unverified:
                 self._append(peer, payload, 0, len(payload), asked)
 
     def _refuse(self, peer: Peer, payload: memoryview, error: int) -> None:
-        token, _, flags, _, key, _ = APPEND_HEAD.unpack_from(payload)
+        """No log has looked at the batch: the answer has no log start."""
+        token, _, flags, _, _, _ = APPEND_HEAD.unpack_from(payload)
         if error == error_codes.TRANSACTION_ABORTABLE and flags & APPEND_FLAG_NO_ABORTABLE:
             error = error_codes.INVALID_TXN_STATE
-        refuse(peer, token, error, None, (), self._partitions.get(key))
+        refuse(peer, token, error, _WHY.get(error))
 
     def on_marker(self, key: bytes, producer_id: int, epoch: int) -> None:
         """A marker of the producer was appended.

@@ -87,11 +87,11 @@ class GroupTable:
 
     def find(self, group_id: str, may_be_nameless: bool = False) -> tuple[AnyGroup | None, int]:
         """(group, 0), (None, 0) for one that there isn't, or (None, error code)."""
+        if not group_id and not may_be_nameless:
+            return None, error_codes.INVALID_GROUP_ID
         group = self.groups.get(group_id)
         if group is not None and group.owner.partition.is_leader:
             return group, 0
-        if not group_id and not may_be_nameless:
-            return None, error_codes.INVALID_GROUP_ID
         return None, self.shard_of(group_id)[1]
 
     def shard_here(self, group_id: str) -> GroupShard:

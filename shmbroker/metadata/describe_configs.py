@@ -57,6 +57,14 @@ ENTRIES_MAX = 20_000
 """The most settings in one answer, besides those of topics that are named once: any group may be
 asked for, and anything twice, so a small request could ask for gigabytes."""
 
+_RESOURCES = (
+    TOPIC_RESOURCE,
+    BROKER_RESOURCE,
+    BROKER_LOGGER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+)
+"""What can be asked for; one that is something else fails the whole request, as in Kafka."""
 _CHAINS = {
     synonym: setting.synonyms
     for setting in TOPIC_SETTINGS.values()
@@ -80,12 +88,23 @@ def describe_configs(
     with_synonyms, with_text = request["include_synonyms"], request["include_documentation"]
     topics = set()
     room = ENTRIES_MAX
+    unexpected = next(
+        (
+            f"Unexpected resource type {row['resource_type']} for resource {row['resource_name']}"
+            for row in request["resources"]
+            if row["resource_type"] not in _RESOURCES
+        ),
+        None,
+    )
     alike: dict[tuple[tuple[str, str], ...], list[Entry]] = {}
     for resource in request["resources"]:
         kind, name = resource["resource_type"], resource["resource_name"]
-        if room <= 0:
-            error, entries = POLICY_VIOLATION, []
-            message: str | None = "Too many resources in one request."
+        entries: list[Entry] = []
+        message: str | None
+        if unexpected is not None:
+            error, message = INVALID_REQUEST, unexpected
+        elif room <= 0:
+            error, message = POLICY_VIOLATION, "Too many resources in one request."
         elif kind == TOPIC_RESOURCE and name in image.topics_by_name:
             # Making the entries takes a tenth of a millisecond, and most topics set the same.
             error, message = NONE, ""
@@ -159,7 +178,7 @@ def _describe(
         if not name:
             return INVALID_REQUEST, "Client metrics subscription name must not be empty", []
         return NONE, "", _subscription_entries(image.config(CLIENT_METRICS_RESOURCE, name))
-    return INVALID_REQUEST, f"Unexpected resource type {type_} for resource {name}", []
+    raise AssertionError(f"resource type {type_}")
 
 
 def _group_entries(overrides: Mapping[str, str], config: BrokerConfig) -> list[Entry]:

@@ -160,7 +160,7 @@ class Setting:
             raise self._refusal(whole, f"Not a number of type {TYPE_NAMES[self.type]}")
         if self.type == DOUBLE:
             try:
-                return float(text.replace("_", "x"))
+                return float(_without_suffix(text).replace("_", "x"))
             except ValueError:
                 raise self._refusal(whole, "Not a number of type DOUBLE") from None
         return text
@@ -182,6 +182,12 @@ class Setting:
         if self.is_secret:
             shown = "[hidden]"
         return ValueError(f"Invalid value {shown} for configuration {self.name}: {reason}")
+
+
+def _without_suffix(text: str) -> str:
+    """Java reads "0.5d" and "1f" as numbers."""
+    is_suffixed = text[-1:] in ("d", "D", "f", "F") and text[-2:-1] in {*"0123456789."}
+    return text[:-1] if is_suffixed else text
 
 
 def _java_double(value: float) -> str:

@@ -123,7 +123,10 @@ def _look_up(
     pending: Pending,
 ) -> None:
     """Fill a row in, now or when the remote store has answered."""
-    index = asked["partition_index"]
+    index, timestamp = asked["partition_index"], asked["timestamp"]
+    if timestamp < 0 and version < VERSION_OF_SENTINEL.get(timestamp, 99):
+        row["error_code"] = error_codes.UNSUPPORTED_VERSION
+        return
     if image is None or not 0 <= index < len(image.partitions):
         row["error_code"] = error_codes.UNKNOWN_TOPIC_OR_PARTITION
         return
@@ -137,10 +140,6 @@ def _look_up(
         row["error_code"] = (
             error_codes.FENCED_LEADER_EPOCH if is_older else error_codes.UNKNOWN_LEADER_EPOCH
         )
-        return
-    timestamp = asked["timestamp"]
-    if timestamp < 0 and version < VERSION_OF_SENTINEL.get(timestamp, 99):
-        row["error_code"] = error_codes.UNSUPPORTED_VERSION
         return
     if timestamp == LATEST:
         if partition.is_high_watermark_behind:

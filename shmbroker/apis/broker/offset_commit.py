@@ -9,6 +9,7 @@ Version notes: 5 no retention time; 6 leader epoch (KIP-320); 7 static members (
 from typing import Any
 
 from shmbroker.apis.contexts import BrokerContext
+from shmbroker.apis.offset_rows import OffsetRows
 from shmbroker.ids import ZERO_UUID
 from shmbroker.ipc.operation_adapter import STEP_ROWS, Call, Steps
 from shmbroker.wire import error_codes
@@ -27,7 +28,7 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
     what it judges is the member, each time anew."""
     by_id = call.api_version >= TOPIC_IDS_FROM
     image = broker.image
-    topics, offsets, answers = [], [], []
+    topics, offsets, answers = OffsetRows(), [], []
     for topic in body["topics"]:
         if by_id:
             found = image.topics_by_id.get(topic["topic_id"])
@@ -35,19 +36,23 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
         else:
             found = image.topics_by_name.get(topic["name"])
             missing = error_codes.UNKNOWN_TOPIC_OR_PARTITION
-        rows = []
+        refused, asked = [], []
         for row in topic["partitions"]:
             index = row["partition_index"]
             result = {"partition_index": index, "error_code": missing}
-            rows.append(result)
             if found is None:
+                refused.append(result)
                 continue
             if not 0 <= index < len(found.partitions):
                 result["error_code"] = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                refused.append(result)
                 continue
+            asked.append(result)
             offsets.append((found.name, found.topic_id if by_id else ZERO_UUID, row))
             answers.append(result)
-        topics.append({"name": topic["name"], "topic_id": topic["topic_id"], "partitions": rows})
+        head = {"name": topic["name"], "topic_id": topic["topic_id"]}
+        key = topic["topic_id"] if by_id else topic["name"]
+        topics.add(key, head, refused, asked, found is not None)
     for at in range(0, len(offsets), STEP_ROWS):
         if at:
             yield
@@ -55,4 +60,4 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
         errors = broker.groups.offsets.commit(body, call.api_version, offsets[some])
         for result, code in zip(answers[some], errors, strict=True):
             result["error_code"] = code
-    return {"topics": topics}
+    return {"topics": topics.topics()}

@@ -8,6 +8,7 @@ Version notes: KIP-496.
 from typing import Any
 
 from shmbroker.apis.contexts import BrokerContext
+from shmbroker.apis.offset_rows import OffsetRows
 from shmbroker.ipc.operation_adapter import STEP_ROWS, Call, Steps
 from shmbroker.wire import error_codes
 
@@ -20,21 +21,23 @@ VERSION_MIN_ADVERTISED = 0
 
 def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
     """An error code for each partition, or one for the whole group."""
-    topics, offsets, answers = [], [], []
+    topics, offsets, answers = OffsetRows(), [], []
     for topic in body["topics"]:
         found = broker.image.topics_by_name.get(topic["name"])
-        rows = []
+        refused, asked = [], []
         for row in topic["partitions"]:
             index = row["partition_index"]
             result = {
                 "partition_index": index,
                 "error_code": error_codes.UNKNOWN_TOPIC_OR_PARTITION,
             }
-            rows.append(result)
             if found is not None and 0 <= index < len(found.partitions):
+                asked.append(result)
                 offsets.append((topic["name"], index))
                 answers.append(result)
-        topics.append({"name": topic["name"], "partitions": rows})
+            else:
+                refused.append(result)
+        topics.add(topic["name"], {"name": topic["name"]}, refused, asked, found is not None)
     for at in range(0, max(len(offsets), 1), STEP_ROWS):
         if at:
             yield
@@ -44,4 +47,4 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
             return {"error_code": error}
         for result, code in zip(answers[some], errors, strict=True):
             result["error_code"] = code
-    return {"topics": topics}
+    return {"topics": topics.topics()}

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from shmbroker.apis.contexts import BrokerContext
+from shmbroker.apis.offset_rows import OffsetRows
 from shmbroker.ids import ZERO_UUID
 from shmbroker.ipc.operation_adapter import Call
 from shmbroker.wire import error_codes
@@ -27,21 +28,22 @@ ADDS_FROM = 5
 
 def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any] | None:
     """An error code for each partition, once the transaction's coordinator knows of the group's."""
-    topics, offsets, answers = [], [], []
+    topics, offsets, answers = OffsetRows(), [], []
     for topic in body["topics"]:
         image = broker.image.topics_by_name.get(topic["name"])
-        rows = []
+        refused, asked = [], []
         for row in topic["partitions"]:
             index = row["partition_index"]
             result = {"partition_index": index, "error_code": 0}
-            rows.append(result)
             if image is None or not 0 <= index < len(image.partitions):
                 result["error_code"] = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                refused.append(result)
             else:
+                asked.append(result)
                 offsets.append((topic["name"], ZERO_UUID, row))
                 answers.append(result)
-        topics.append({"name": topic["name"], "partitions": rows})
-    found = {"topics": topics}
+        topics.add(topic["name"], {"name": topic["name"]}, refused, asked, image is not None)
+    found = {"topics": topics.topics()}
     if not offsets:
         return found
 

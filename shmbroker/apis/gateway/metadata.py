@@ -69,11 +69,13 @@ def answer(
             elif by_id:
                 topics.append(_failed(error_codes.UNKNOWN_TOPIC_ID, None, topic_id))
             elif topic_name_complaint(name):
-                topics.append(_failed(error_codes.INVALID_TOPIC_EXCEPTION, name, ZERO_UUID))
+                code = error_codes.INVALID_TOPIC_EXCEPTION
+                topics.append(_failed(code, name, ZERO_UUID) | _operations(operations))
             else:
                 if body["allow_auto_topic_creation"] or version < 4:
                     missing.append(name)
-                topics.append(_failed(error_codes.UNKNOWN_TOPIC_OR_PARTITION, name, ZERO_UUID))
+                code = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                topics.append(_failed(code, name, ZERO_UUID) | _operations(operations))
     if (
         0 < len(missing) <= CREATED_MAX
         and gateway.config["auto.create.topics.enable"]
@@ -95,6 +97,11 @@ def answer(
 
 def _failed(error_code: int, name: str | None, topic_id: bytes) -> dict[str, Any]:
     return {"error_code": error_code, "name": name, "topic_id": topic_id, "partitions": []}
+
+
+def _operations(is_asked: bool) -> dict[str, int]:
+    """What a client may do with a topic that it has named, whether there is one or not."""
+    return {"topic_authorized_operations": TOPIC_OPERATIONS if is_asked else NOT_ASKED}
 
 
 def _topic(gateway: GatewayContext, topic: TopicImage, operations: bool) -> dict[str, Any]:
@@ -120,5 +127,4 @@ def _topic(gateway: GatewayContext, topic: TopicImage, operations: bool) -> dict
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
         "partitions": partitions,
-        "topic_authorized_operations": TOPIC_OPERATIONS if operations else NOT_ASKED,
-    }
+    } | _operations(operations)

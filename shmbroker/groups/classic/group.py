@@ -211,7 +211,8 @@ class ClassicGroup:
         errors = []
         for member_id, instance_id in leaving:
             if member_id == "":
-                member_id = self.static_members.get(instance_id or "", "")
+                if instance_id is not None:
+                    member_id = self.static_members.get(instance_id, "")
                 error = 0 if member_id else _UNKNOWN_MEMBER
             elif member_id in self.pending_joins:
                 error = 0
