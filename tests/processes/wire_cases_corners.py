@@ -186,6 +186,59 @@ def group_corners(side: Side) -> Answers:
 
 
 @scenario
+def assignor_corners(side: Side) -> Answers:
+    """As many votes for one assignor as for the other."""
+    topic = side.topic("t", 2)
+    for order in (("range", "uniform"), ("uniform", "range")):
+        group = side.name(f"{order[0]}-first")
+        find(side, group, 0)
+        for assignor in order:
+            body = {
+                "group_id": group, "member_id": assignor, "member_epoch": 0,
+                "rebalance_timeout_ms": 60_000, "subscribed_topic_names": [topic],
+                "server_assignor": assignor, "topic_partitions": [],
+            }  # fmt: skip
+            side.ask("ConsumerGroupHeartbeat", 0, body)
+        found = side.ask("ConsumerGroupDescribe", 0, {"group_ids": [group]})
+        yield f"{order[0]} before {order[1]}", "-", found["groups"][0].get("assignor_name")
+
+
+@scenario
+def admin_corners(side: Side) -> Answers:
+    """Requests for nothing, names that are too long for a directory, users twice."""
+    for version in versions("AlterPartitionReassignments"):
+        for may_change in (True, False) if version else (None,):
+            body: dict[str, Any] = {"topics": []}
+            if may_change is not None:
+                body["allow_replication_factor_change"] = may_change
+            answer = side.ask("AlterPartitionReassignments", version, body)
+            yield f"no reassignments, factor {may_change}", version, answer
+    for version in versions("AlterReplicaLogDirs"):
+        for length, index in ((213, 1), (214, 1), (213, 10), (214, -1), (249, 0)):
+            topics = [{"name": "x" * length, "partitions": [index]}]
+            body = {"dirs": [{"path": "/nowhere", "topics": topics}]}
+            answer = side.ask("AlterReplicaLogDirs", version, body)
+            code = answer["results"][0]["partitions"][0]["error_code"]
+            yield f"name of {length}, partition {index}", version, code
+    good, empty = (
+        {
+            "name": side.name("u"), "mechanism": 1, "iterations": 4096, "salt": b"salt",
+            "salted_password": password,
+        }
+        for password in (b"password", b"")
+    )  # fmt: skip
+    for name, rows in {
+        "empty": [empty],
+        "empty twice": [empty, empty],
+        "empty, then good": [empty, good],
+        "good, then empty": [good, empty],
+        "thrice": [empty, good, good],
+    }.items():
+        answer = side.ask("AlterUserScramCredentials", 0, {"deletions": [], "upsertions": rows})
+        yield f"salted password {name}", 0, answer
+
+
+@scenario
 def offset_corners(side: Side) -> Answers:
     """Topics twice, without partitions, known and unknown: how the answers are put together."""
     topic, second = side.topic("t", 2), side.topic("u", 2)

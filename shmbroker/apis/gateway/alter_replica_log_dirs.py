@@ -21,6 +21,9 @@ VERSION_MIN = 1
 VERSION_MAX = 2
 VERSION_MIN_ADVERTISED = 1
 
+PARTITION_NAME_MAX = 255 - 40
+"""A directory that is on its way is named after its partition, ".", an id and "-future"."""
+
 
 def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> dict[str, Any]:
     """No error for what is in that directory already."""
@@ -44,7 +47,9 @@ def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> d
             rows = []
             for index in topic["partitions"]:
                 code = error_codes.NONE
-                if directory["path"] != here:
+                if len(f"{name}-{index}") > PARTITION_NAME_MAX:
+                    code = error_codes.INVALID_TOPIC_EXCEPTION
+                elif directory["path"] != here:
                     code = error_codes.LOG_DIR_NOT_FOUND
                 elif index not in held:
                     code = error_codes.UNKNOWN_TOPIC_OR_PARTITION

@@ -39,7 +39,9 @@ def alter_partition_reassignments(
     request: dict[str, Any], version: int, cluster: ClusterState
 ) -> tuple[list[Record], dict[str, Any]]:
     """AlterPartitionReassignments v0–1: (records, response)."""
-    may_change_factor = version == 0 or request["allow_replication_factor_change"]
+    # Kafka answers one that asks for nothing without a look at it.
+    is_for_nothing = not request["topics"]
+    may_change_factor = version == 0 or is_for_nothing or request["allow_replication_factor_change"]
     records: list[Record] = []
     changed: dict[tuple[str, int], PartitionImage] = {}
     """By what stands earlier in this request."""
@@ -77,7 +79,7 @@ def alter_partition_reassignments(
         "throttle_time_ms": 0,
         "allow_replication_factor_change": may_change_factor,
         "error_code": NONE,
-        "error_message": None,
+        "error_message": "" if is_for_nothing else None,
         "responses": responses,
     }
 

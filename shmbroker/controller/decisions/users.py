@@ -39,10 +39,11 @@ def alter_users(
     records: dict[str, Record] = {}
     for change in (*request["deletions"], *request["upsertions"]):
         user = change["name"]
-        if user in refused:
+        is_empty = user in refused and refused[user][0] == UNKNOWN_SERVER_ERROR
+        if user in refused and not is_empty:
             continue
-        if user in records:
-            del records[user]
+        if user in records or is_empty:
+            records.pop(user, None)
             refused[user] = (
                 DUPLICATE_RESOURCE,
                 "A user credential cannot be altered twice in the same request",

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from shmbroker.groups.consumer.member import ConsumerMember, Owned
     from shmbroker.groups.consumer.regexes import ResolvedRegex
 
+_BEFORE_OTHERS = "uniform"
+"""Of as many votes; the hash table that Kafka counts in happens to have it before "range"."""
 
 # ── epochs and targets ──────────────────────────────────────────────────────────────────────────
 
@@ -121,7 +123,9 @@ def _elected(group: ConsumerGroup, members: dict[str, ConsumerMember]) -> str:
     for member in members.values():
         if member.assignor is not None:
             votes[member.assignor] = votes.get(member.assignor, 0) + 1
-    return max(votes, key=lambda name: votes[name]) if votes else group.settings.assignors[0]
+    if not votes:
+        return group.settings.assignors[0]
+    return max(votes, key=lambda name: (votes[name], name == _BEFORE_OTHERS))
 
 
 def _members_with(group: ConsumerGroup, new: ConsumerMember) -> dict[str, ConsumerMember]:
