@@ -287,6 +287,9 @@ class BrokerContext(Protocol):
     def now_ms(self) -> int:
         """Wall-clock time of this turn."""
 
+    def steady_ms(self) -> int:
+        """The time of this turn, for what waits: milliseconds that never go back."""
+
     def on_storage_fault(self, partition: Partition, fault: StorageFault) -> None:
         """The disk refused something, or gave something damaged: log it."""
 

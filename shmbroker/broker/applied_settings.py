@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 
 from shmbroker.shm.counters import CLEANER_RATE
 
@@ -32,7 +32,6 @@ class AppliedSettings:
         replication: Replication,
         compaction: Compaction,
         tiering: Tier,
-        now_ms: Callable[[], int],
     ) -> None:
         self.settings = settings
         self.words = member.words
@@ -42,7 +41,6 @@ class AppliedSettings:
         self.replication = replication
         self.compaction = compaction
         self.tiering = tiering
-        self.now_ms = now_ms
         self._cleaner_rate_index = member.counters.at(member.index, CLEANER_RATE)
 
     def apply(self, topics: set[str]) -> None:
@@ -72,7 +70,7 @@ class AppliedSettings:
         backoff_ms, map_bytes = of_broker(
             "log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size"
         )
-        self.compaction.on_config(backoff_ms, map_bytes, self.now_ms())
+        self.compaction.on_config(backoff_ms, map_bytes)
         self.replication.set_rates(
             *of_broker("leader.replication.throttled.rate", "follower.replication.throttled.rate")
         )

@@ -62,7 +62,7 @@ class Boot:
         if placement.is_in_doubt:
             yield from self._until_decided()
         broker.look_at_clocks()
-        broker.store.take_stock(broker.image.topics_by_id, broker.now_ms())
+        broker.store.take_stock(broker.image.topics_by_id)
         deadline = self._clock.monotonic() + LOAD_S
         for coordinator in (broker.groups, broker.transactions):
             while coordinator.loading and self._clock.monotonic() < deadline:

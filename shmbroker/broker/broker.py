@@ -182,6 +182,7 @@ class Broker:
             member.incarnation << 40,
             member.incarnation > 1,
             disk.flusher.submit,
+            self.steady_ms,
         )
         self.store.count = member.tally.add
         self.store.on_readable = self._on_readable
@@ -213,6 +214,7 @@ class Broker:
                 self.asks.tier,
                 self.purgatory.check,
                 self.now_ms,
+                self.steady_ms,
                 disk.tier_cache,
                 member.incarnation,
             )
@@ -307,7 +309,6 @@ class Broker:
             self.replication,
             self.compaction,
             self.tiering,
-            self.now_ms,
         )
         self.metadata = LiveMetadata(
             self.member,
@@ -508,7 +509,7 @@ class Broker:
         self.upkeep.run(self._now_ms)
         self.compaction.run(self._now_ms)
         self.damage.run(self._now_ms)
-        self.tiering.run(self._now_ms)
+        self.tiering.run()
         self._drop_passed_files()
         self.publish()
         self._show()

@@ -12,6 +12,7 @@ Rules of this file:
   dirt, if it is over min.cleanable.dirty.ratio (Kafka `LogCleanerManager`).
 * A log that can't be cleaned is given up until the worker starts again: damaged, or the cleaner
   died of it DEATHS_MAX times in a row. One line says so, a counter counts it, the others go on.
+* When the next pass begins goes by steady milliseconds, how old records are by the wall clock.
 """
 
 from __future__ import annotations
@@ -61,32 +62,35 @@ class Compaction:
         self.map_bytes = config["log.cleaner.dedupe.buffer.size"]
         self.ask = ask
         self.count = count
+        self._steady_ms = store.steady_ms
         self.current: tuple[Partition, list[Segment]] | None = None
         self.quarantined: set[bytes] = set()
         self._deaths: dict[bytes, int] = {}
         self._next_ms = 0
         self._next_checkpoint_ms = 0
 
-    def on_config(self, backoff_ms: int, map_bytes: int, now_ms: int) -> None:
+    def on_config(self, backoff_ms: int, map_bytes: int) -> None:
         """The broker's settings may have changed: a pass looks at them when it begins."""
         self.backoff_ms, self.map_bytes = backoff_ms, map_bytes
-        self._next_ms = min(self._next_ms, now_ms + backoff_ms)
+        self._next_ms = min(self._next_ms, self._steady_ms() + backoff_ms)
 
     def run(self, now_ms: int) -> None:
-        """Begin a pass if one is due; write the checkpoint if that is."""
+        """Begin a pass if one is due; write the checkpoint if that is. now_ms: by the wall
+        clock."""
         offsets = self.store.log_directory
-        if offsets.is_cleaned_moved and now_ms >= self._next_checkpoint_ms:
-            self._next_checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
+        steady_ms = self._steady_ms()
+        if offsets.is_cleaned_moved and steady_ms >= self._next_checkpoint_ms:
+            self._next_checkpoint_ms = steady_ms + CHECKPOINT_INTERVAL_MS
             try:
                 offsets.checkpoint_cleaned()
             except StorageFault as fault:
                 logger.warning("%s; tried again later", fault, extra=logs.seldom("checkpoint"))
                 offsets.is_cleaned_moved = True
-        if not self.is_enabled or self.current is not None or now_ms < self._next_ms:
+        if not self.is_enabled or self.current is not None or steady_ms < self._next_ms:
             return
         chosen = self._choose(now_ms)
         if chosen is None:
-            self._next_ms = now_ms + self.backoff_ms
+            self._next_ms = steady_ms + self.backoff_ms
             return
         partition, cleanable = chosen
         if self.ask(_request(partition, cleanable, now_ms) | {"map_bytes": self.map_bytes}):
@@ -153,14 +157,14 @@ class Compaction:
         """What the cleaner answers to the last request."""
         assert self.current is not None
         partition, segments = self.current
-        self._next_ms = now_ms
+        self._next_ms = self._steady_ms()
         if body["error_code"] != NONE:
             self.current = None
             remove_cleaned(partition.log.directory)
             if body["error_code"] == KAFKA_STORAGE_ERROR:
                 # The disk is full or bad: worth another try, but not at once.
                 self._say_again(body.get("error_message"))
-                self._next_ms = now_ms + self.backoff_ms
+                self._next_ms += self.backoff_ms
             else:
                 self._give_up(partition, body.get("error_message") or "the cleaner failed")
             return
@@ -201,7 +205,7 @@ class Compaction:
             self._say_again(fault)
             self.current = None
             remove_cleaned(log.directory)
-            self._next_ms = now_ms + self.backoff_ms
+            self._next_ms = self._steady_ms() + self.backoff_ms
             return
         prepare_swap(log.directory, groups)
 
@@ -212,8 +216,8 @@ class Compaction:
             elif store.partitions.get(partition.key) is partition:
                 replaced = [segment for old, _ in groups for segment in old]
                 paths = replace_segments(log, groups, now_ms)
-                due_ms = now_ms + log.config.file_delete_delay_ms
-                store.removals.unlink_later(paths, replaced, due_ms)
+                delay_ms = log.config.file_delete_delay_ms
+                store.removals.unlink_later(paths, replaced, delay_ms)
                 self._done(partition, end)
             self.current = None
 

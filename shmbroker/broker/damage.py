@@ -176,8 +176,8 @@ class DamageMender:
             elif store.partitions.get(partition.key) is partition:
                 paths = replace_segments(log, groups, now_ms)
                 log.segments[log.segment_number(segment.base_offset)].create_files()
-                due_ms = now_ms + log.config.file_delete_delay_ms
-                store.removals.unlink_later(paths, [segment], due_ms)
+                delay_ms = log.config.file_delete_delay_ms
+                store.removals.unlink_later(paths, [segment], delay_ms)
             self.run(now_ms)
 
         store.swapping.add(partition.key)

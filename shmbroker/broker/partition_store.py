@@ -69,12 +69,15 @@ class PartitionStore:
         file_id_base: int,
         is_successor: bool,
         submit_flush: Callable[[list[int], Callable[[OSError | None], None]], None],
+        steady_ms: Callable[[], int],
     ) -> None:
+        """steady_ms: the time, for what waits: it never goes back."""
         self.log_directory = log_directory
         self.positions = positions
         self.file_ids = itertools.count(file_id_base + 1)
         self.is_successor = is_successor
         self.submit_flush = submit_flush
+        self.steady_ms = steady_ms
         self.partitions = Partitions()
         self.dropped_file_ids: list[int] = []
         self.is_fenced = False
@@ -83,7 +86,7 @@ class PartitionStore:
         self.swapping: set[bytes] = set()
         """Keys of the partitions of which segments are about to be replaced."""
         self.next_checkpoint_ms = 0
-        """From when on a round of upkeep writes checkpoints."""
+        """From when on a round of upkeep writes checkpoints, in steady milliseconds."""
         self.is_log_start_moved = False
         """A log start offset is not durable yet: the next round of upkeep sees to it."""
         self.on_readable: Callable[[bytes], object] = lambda key: None
@@ -92,7 +95,7 @@ class PartitionStore:
         self.count: Callable[[str], None] = lambda name: None
         """Told the name of a counter for each thing that is found lost or damaged."""
         self.directories = PartitionDirectories(log_directory, lambda name: self.count(name))
-        self.removals = Removals(log_directory.descriptors, self.dropped_file_ids)
+        self.removals = Removals(log_directory.descriptors, self.dropped_file_ids, steady_ms)
 
     # ── open and delete ─────────────────────────────────────────────────────────────────────────
 
@@ -104,7 +107,7 @@ class PartitionStore:
         directory = self.directories.find(topic, index, known.trusted)
         is_new = directory is None
         if directory is None:
-            self._checkpoint_soon(now_ms)  # which tells a loss from what never was durable
+            self._checkpoint_soon()  # which tells a loss from what never was durable
             directory = self.directories.make(topic, index, known.trusted)
         try:
             log = self._open_log(directory, known, config, is_new, now_ms)
@@ -213,8 +216,8 @@ class PartitionStore:
         partition.is_internal = topic.is_internal
         return partition
 
-    def _checkpoint_soon(self, now_ms: int) -> None:
-        self.next_checkpoint_ms = min(self.next_checkpoint_ms, now_ms + SOON_MS)
+    def _checkpoint_soon(self) -> None:
+        self.next_checkpoint_ms = min(self.next_checkpoint_ms, self.steady_ms() + SOON_MS)
 
     def note_gap(self, partition: Partition) -> None:
         """Its leader's log lacks offsets, so this one does: recovery must not stumble over it."""
@@ -224,32 +227,32 @@ class PartitionStore:
             name = (partition.topic, partition.partition)
             self.log_directory.note_cleaned(name, log.cleaned_offset)
 
-    def delete(self, partition: Partition, now_ms: int) -> None:
+    def delete(self, partition: Partition) -> None:
         """Take the log away at once, its files after file.delete.delay.ms."""
         sign()
         del self.partitions[partition.key]
         self.directories.lost.discard(partition.key)
         self.log_directory.forget((partition.topic, partition.partition))
-        self._checkpoint_soon(now_ms)  # one that knows it would let the next look lost
+        self._checkpoint_soon()  # one that knows it would let the next look lost
         partition.is_leader = False
         slot = self.positions.find(partition.key)
         if slot is not None:
             self.positions.free(slot)
         self.dropped_file_ids += [segment.file_id for segment in partition.log.segments]
         away = delete_log(partition.log, random_uuid().hex())
-        self.removals.remove_later(away, now_ms + partition.log.config.file_delete_delay_ms)
+        self.removals.remove_later(away, partition.log.config.file_delete_delay_ms)
 
-    def take_stock(self, topics_by_id: Mapping[bytes, TopicImage], now_ms: int) -> None:
+    def take_stock(self, topics_by_id: Mapping[bytes, TopicImage]) -> None:
         """At boot: what a deletion left behind is removed, a log without a topic set aside."""
         opened = {(one.topic, one.partition) for one in self.partitions.values()}
         for path in self.directories.left_behind(topics_by_id, opened):
-            self.removals.remove_later(path, now_ms)
+            self.removals.remove_later(path, 0)
         self.log_directory.forget_topics_but({topic.name for topic in topics_by_id.values()})
 
     # ── what goes out of logs ───────────────────────────────────────────────────────────────────
 
     def retain(self, partition: Partition, now_ms: int) -> None:
-        """Take out what retention allows."""
+        """Take out what retention allows. now_ms: by the wall clock, as records say their age."""
         if partition.key in self.swapping:
             return
         log = partition.log
@@ -258,10 +261,10 @@ class PartitionStore:
         else:
             delete_segments_before(log, log.log_start_offset)
         if log.retired:
-            due_ms = now_ms + log.config.file_delete_delay_ms
+            delay_ms = log.config.file_delete_delay_ms
             for segment in log.retired:
                 paths = deleted_paths(log.directory, segment.base_offset)
-                self.removals.unlink_later(paths, [segment], due_ms)
+                self.removals.unlink_later(paths, [segment], delay_ms)
             log.retired.clear()
 
     def note_log_start(self) -> None:

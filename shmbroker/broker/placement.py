@@ -254,7 +254,7 @@ class Placement:
     def _drop(self, partition: Partition) -> None:
         """Its log goes: deleted, or moved to other brokers."""
         self.replication.on_deleted(partition)
-        self.store.delete(partition, self._now_ms())
+        self.store.delete(partition)
         self._on_dropped(partition)
         if partition.topic in self.coordinators:
             self.coordinators[partition.topic].on_partition_gone(partition.partition)

@@ -8,6 +8,7 @@ Rules of this file:
 * Until then answers under way may still name the files, and planned queries open them.
 * Little in one round: it is done between the turns of the broker.
 * A start finds by their names what a stop has left, and removes it.
+* All times are steady milliseconds: a wall clock that is set back would keep the files.
 """
 
 from __future__ import annotations
@@ -37,24 +38,31 @@ REMOVE_S = 1.0
 class Removals:
     """The removals from one log directory. dropped_file_ids: gets what is unlinked."""
 
-    def __init__(self, descriptors: Descriptors, dropped_file_ids: list[int]) -> None:
+    def __init__(
+        self,
+        descriptors: Descriptors,
+        dropped_file_ids: list[int],
+        steady_ms: Callable[[], int],
+    ) -> None:
         self.segments_deleted = 0
+        self._steady_ms = steady_ms
         self._descriptors = descriptors
         self._dropped_file_ids = dropped_file_ids
         self._to_unlink: list[tuple[int, list[int], list[str], int, int]] = []
         """A heap: (when, file ids, paths, bytes, when at the earliest)."""
         self._to_remove: deque[tuple[int, str]] = deque()
 
-    def remove_later(self, directory: str, due_ms: int) -> None:
-        """Remove what is left of a partition, at `due_ms`."""
-        self._to_remove.append((due_ms, directory))
+    def remove_later(self, directory: str, delay_ms: int) -> None:
+        """Remove what is left of a partition, `delay_ms` from now."""
+        self._to_remove.append((self._steady_ms() + delay_ms, directory))
 
-    def unlink_later(self, paths: list[str], segments: list[Segment], due_ms: int) -> None:
-        """Unlink the `.deleted` files of these segments at `due_ms` (file.delete.delay.ms from
-        now), or when nobody holds them any more; a start before that does it too.
+    def unlink_later(self, paths: list[str], segments: list[Segment], delay_ms: int) -> None:
+        """Unlink the `.deleted` files of these segments `delay_ms` (file.delete.delay.ms) from now,
+        or when nobody holds them any more; a start before that does it too.
 
         Until then answers under way may still name them, and planned queries open them.
         """
+        due_ms = self._steady_ms() + delay_ms
         held_until_ms = max(segment.held_until_ms for segment in segments)
         file_ids = [segment.file_id for segment in segments]
         size_bytes = sum(segment.size for segment in segments)
@@ -69,13 +77,14 @@ class Removals:
         ]
         heapq.heapify(self._to_unlink)
 
-    def run(self, now_ms: int, attempt: Callable[..., bool]) -> None:
+    def run(self, attempt: Callable[..., bool]) -> None:
         """One round, of what is due. attempt: does a thing that the disk may refuse."""
+        now_ms = self._steady_ms()
         for _ in range(DIRECTORIES_PER_ROUND):
             if not (self._to_remove and self._to_remove[0][0] <= now_ms):
                 break
             _, path = self._to_remove.popleft()
-            attempt(now_ms, remove_deleted, path)
+            attempt(remove_deleted, path)
         self._unlink_due(now_ms, attempt)
 
     def _unlink_due(self, now_ms: int, attempt: Callable[..., bool]) -> None:
@@ -86,7 +95,7 @@ class Removals:
                 return
             _, file_ids, paths, size_bytes, _ = heapq.heappop(self._to_unlink)
             room_bytes -= size_bytes
-            attempt(now_ms, remove_files, paths)
+            attempt(remove_files, paths)
             self._dropped_file_ids += file_ids
             self.segments_deleted += len(file_ids)
             for file_id in file_ids:

@@ -39,7 +39,7 @@ class Tier(Protocol):
     def on_tier_running(self) -> None:
         """It may be asked."""
 
-    def run(self, now_ms: int, /) -> None:
+    def run(self) -> None:
         """Once a second: copy, delete, look again."""
 
     def retain(self, partition: Partition, now_ms: int, /) -> bool:
@@ -88,7 +88,7 @@ class NoTier:
     def on_tier_running(self) -> None:
         pass
 
-    def run(self, now_ms: int, /) -> None:
+    def run(self) -> None:
         pass
 
     def retain(self, partition: Partition, now_ms: int, /) -> bool:

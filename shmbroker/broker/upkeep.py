@@ -9,6 +9,8 @@ Rules of this file:
 * A round stays short with thousands of partitions: it goes on where the one before has ended.
 * Whatever the disk refuses is logged and comes round again: a full disk must not end the process
   that could make room.
+* Whatever comes again after a while goes by steady milliseconds: when the wall clock is set back,
+  rounds, flushes and checkpoints go on. The wall clock's time is for the age of records alone.
 """
 
 from __future__ import annotations
@@ -47,13 +49,14 @@ class Upkeep:
         self.store = store
         self.partitions = store.partitions
         self.retention_check_ms = retention_check_ms
+        self._steady_ms = store.steady_ms
         self._to_retain: list[Partition] = []
         self._round: list[Partition] = []
         self._next_retention_ms = 0
         self._next_fault_line_ms = 0
         self._is_start_flushing = self._is_start_flushed = False
         self._clean_ms: dict[bytes, int] = {}
-        """When a log was last seen to be on the disk as a whole."""
+        """When a log was last seen to be on the disk as a whole, in steady milliseconds."""
         self._sizes: dict[bytes, tuple[int, int]] = {}
         """Of a mapped segment, and since when it has that size."""
 
@@ -63,9 +66,13 @@ class Upkeep:
         self._sizes.pop(key, None)
 
     def run(self, now_ms: int) -> None:
-        """One round: some partitions' flushes and parking; retention and checkpoints when due."""
+        """One round: some partitions' flushes and parking; retention and checkpoints when due.
+
+        now_ms: by the wall clock.
+        """
         store = self.store
-        store.removals.run(now_ms, self._try)
+        steady_ms = self._steady_ms()
+        store.removals.run(self._try)
         if not self._round:
             self._round = list(self.partitions.values())
         due, self._round = (
@@ -76,26 +83,26 @@ class Upkeep:
             log = partition.log
             if partition.key not in self.partitions:
                 continue
-            if self._is_flush_due(partition, now_ms) and not store.is_fenced:
-                self._try(now_ms, store.flush, [log])
-            self._try(now_ms, self._park_if_idle, partition, now_ms)
+            if self._is_flush_due(partition, steady_ms) and not store.is_fenced:
+                self._try(store.flush, [log])
+            self._try(self._park_if_idle, partition, steady_ms)
         if not self._next_retention_ms:
-            self._next_retention_ms = now_ms + min(RETENTION_DELAY_MS, self.retention_check_ms)
-            store.next_checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
-        if now_ms >= self._next_retention_ms and not self._to_retain:
-            self._next_retention_ms = now_ms + self.retention_check_ms
+            self._next_retention_ms = steady_ms + min(RETENTION_DELAY_MS, self.retention_check_ms)
+            store.next_checkpoint_ms = steady_ms + CHECKPOINT_INTERVAL_MS
+        if steady_ms >= self._next_retention_ms and not self._to_retain:
+            self._next_retention_ms = steady_ms + self.retention_check_ms
             self._to_retain = list(self.partitions.values())
         for partition in self._to_retain[:RETENTION_CHECKS_PER_ROUND]:
             if partition.key in self.partitions:
-                self._try(now_ms, store.retain, partition, now_ms)
+                self._try(store.retain, partition, now_ms)
         del self._to_retain[:RETENTION_CHECKS_PER_ROUND]
         if store.is_log_start_moved:
-            self._checkpoint_log_starts(now_ms)
-        if now_ms >= store.next_checkpoint_ms:
-            store.next_checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
-            self._try(now_ms, store.checkpoint)
+            self._checkpoint_log_starts()
+        if steady_ms >= store.next_checkpoint_ms:
+            store.next_checkpoint_ms = steady_ms + CHECKPOINT_INTERVAL_MS
+            self._try(store.checkpoint)
 
-    def _checkpoint_log_starts(self, now_ms: int) -> None:
+    def _checkpoint_log_starts(self) -> None:
         """Make log start offsets durable, of logs that are on the disk up to there: those that are
         not are flushed first, and it is done in a later round."""
         store = self.store
@@ -106,7 +113,7 @@ class Upkeep:
         ]
         if store.is_fenced or not ahead or self._is_start_flushed:
             checkpoint = store.log_directory.checkpoint_log_starts
-            is_done = self._try(now_ms, checkpoint, store.logs())
+            is_done = self._try(checkpoint, store.logs())
             store.is_log_start_moved = not is_done or (bool(ahead) and not store.is_fenced)
             self._is_start_flushed = False
         elif not self._is_start_flushing:
@@ -116,32 +123,32 @@ class Upkeep:
                 self._is_start_flushed = fault is None
 
             self._is_start_flushing = True
-            if not self._try(now_ms, store.flush, ahead, on_done):
+            if not self._try(store.flush, ahead, on_done):
                 self._is_start_flushing = False
 
-    def _is_flush_due(self, partition: Partition, now_ms: int) -> bool:
+    def _is_flush_due(self, partition: Partition, steady_ms: int) -> bool:
         """A finished segment is not on the disk, or `flush.ms` is over."""
         log = partition.log
         if log.recovery_point == log.log_end_offset:
-            self._clean_ms[partition.key] = now_ms
+            self._clean_ms[partition.key] = steady_ms
             return False
-        waited_ms = now_ms - self._clean_ms.setdefault(partition.key, now_ms)
+        waited_ms = steady_ms - self._clean_ms.setdefault(partition.key, steady_ms)
         is_rolled = log.recovery_point < log.active.base_offset
         return bool(is_rolled or waited_ms >= log.config.flush_ms)
 
-    def _park_if_idle(self, partition: Partition, now_ms: int) -> None:
+    def _park_if_idle(self, partition: Partition, steady_ms: int) -> None:
         segment = partition.log.active
         if segment.map is None:
             self._sizes.pop(partition.key, None)
             return
         size, since = self._sizes.get(partition.key, (-1, 0))
         if size != segment.size:
-            self._sizes[partition.key] = (segment.size, now_ms)
-        elif now_ms - since > IDLE_PARK_MS:
+            self._sizes[partition.key] = (segment.size, steady_ms)
+        elif steady_ms - since > IDLE_PARK_MS:
             self.store.dropped_file_ids.append(segment.file_id)
             partition.log.park()
 
-    def _try(self, now_ms: int, work: Callable[..., None], *arguments: Any) -> bool:
+    def _try(self, work: Callable[..., None], *arguments: Any) -> bool:
         """Do a piece of upkeep; a full disk must not end the process that could make room.
 
         False if it was refused.
@@ -150,7 +157,7 @@ class Upkeep:
             work(*arguments)
             return True
         except StorageFault as fault:
-            if now_ms >= self._next_fault_line_ms:
-                self._next_fault_line_ms = now_ms + FAULT_LINE_INTERVAL_MS
+            if (steady_ms := self._steady_ms()) >= self._next_fault_line_ms:
+                self._next_fault_line_ms = steady_ms + FAULT_LINE_INTERVAL_MS
                 logger.error("%s; tried again later", fault)
         return False

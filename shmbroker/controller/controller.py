@@ -280,7 +280,8 @@ class Controller:
         """Follow what is committed also while another leads, a step at each look, and write a
         snapshot when it is time: the next leader begins the sooner."""
         self.follower.advance(self.voter.committed_offset)
-        self._snapshots.maybe_write(self.follower, self.clock.now_ms())
+        steady_ms = int(self.clock.monotonic() * 1000)
+        self._snapshots.maybe_write(self.follower, self.clock.now_ms(), steady_ms)
 
     def publish_committed(self) -> None:
         """Everyone may read up to here."""

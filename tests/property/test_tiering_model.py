@@ -95,7 +95,7 @@ class World:
             retain=lambda partition, now_ms: self.retain(),
         )
         self.tiering = Tiering(
-            store, CONFIG, self.ask, lambda key: None, lambda: self.now_ms,
+            store, CONFIG, self.ask, lambda key: None, lambda: self.now_ms, lambda: self.now_ms,
             os.path.join(self.directory, "cache"), self.incarnation,
         )  # fmt: skip
         self.tiering.on_partition(self.partition)
@@ -213,7 +213,7 @@ class World:
 
     def tick(self, answers: int) -> None:
         self.now_ms += 120_000
-        self.tiering.run(self.now_ms)
+        self.tiering.run()
         if answers:
             self.answer()
 
@@ -273,7 +273,7 @@ class World:
                 if isinstance(aborted, list):
                     return segment.read_bytes(position, length), [one[:3] for one in aborted]
             self.now_ms += 120_000
-            self.tiering.run(self.now_ms)
+            self.tiering.run()
             self.answer()
         raise AssertionError(f"offset {offset} can't be read: {found}")
 

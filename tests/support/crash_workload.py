@@ -20,6 +20,7 @@ import itertools
 import os
 import random
 import shutil
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -133,6 +134,9 @@ class Life:
     def node(self) -> str:
         return os.path.join(self.disk.root, "node-1")
 
+    def _steady_ms(self) -> int:
+        return self.now_ms
+
     def boot(self, *, is_successor: bool) -> None:
         self.step = "boot"
         self.metadata, self.metadata_epoch = lead(self.node)
@@ -140,7 +144,11 @@ class Life:
         if not is_successor:
             self.positions = self._new_positions()
         self.store = make_store(
-            self.node, self.positions, is_successor=is_successor, submit=self._submit
+            self.node,
+            self.positions,
+            self._steady_ms,
+            is_successor=is_successor,
+            submit=self._submit,
         )
         self.rounds = Upkeep(self.store, RETENTION_CHECK_MS)
         self.compaction = Compaction(
@@ -155,9 +163,7 @@ class Life:
         )
         for topic in self.topics.values():
             self._open(topic)
-        self.store.take_stock(
-            {topic.topic_id: topic for topic in self.topics.values()}, self.now_ms
-        )
+        self.store.take_stock({topic.topic_id: topic for topic in self.topics.values()})
         self.is_up = True
 
     def _open(self, topic: Topic) -> None:
@@ -382,7 +388,7 @@ class Life:
         if self.compaction.current is not None:
             return
         del self.topics[topic.name]
-        self.store.delete(self._partition(topic), self.now_ms)
+        self.store.delete(self._partition(topic))
         if self.rng.random() < 0.7:
             again = Topic(topic.name, self.rng)
             self.topics[topic.name] = again
@@ -450,13 +456,13 @@ class Life:
             assert epoch > self.metadata_epoch, "G: an epoch comes twice"
         finally:
             metadata._log.close(clean=False)
-        store = make_store(node, self._new_positions(), is_successor=False)
+        store = make_store(node, self._new_positions(), self._steady_ms, is_successor=False)
         try:
             for topic in self.topics.values():
                 partition = store.open(topic, 0, topic.config, self.now_ms)
                 checkpointed = read_offsets(os.path.join(node, RECOVERY_POINT))
                 check_log(topic, partition.log, checkpointed.get((topic.name, 0), 0))
-            store.take_stock({topic.topic_id: topic for topic in self.topics.values()}, self.now_ms)
+            store.take_stock({topic.topic_id: topic for topic in self.topics.values()})
             ends = {
                 partition.topic: partition.log.log_end_offset
                 for partition in store.partitions.values()
@@ -472,7 +478,7 @@ class Life:
             if verdict.path.endswith("-stray"):
                 continue  # left as it was found
             assert verdict.fault is None, verdict.fault
-        store = make_store(node, self._new_positions(), is_successor=False)
+        store = make_store(node, self._new_positions(), self._steady_ms, is_successor=False)
         try:
             for topic in self.topics.values():
                 log = store.open(topic, 0, topic.config, self.now_ms).log
@@ -494,7 +500,12 @@ def lead(node: str) -> tuple[MetadataLog, int]:
 
 
 def make_store(
-    node: str, positions: PositionTable, *, is_successor: bool, submit: Any = None
+    node: str,
+    positions: PositionTable,
+    steady_ms: Callable[[], int],
+    *,
+    is_successor: bool,
+    submit: Any = None,
 ) -> Any:
     return PartitionStore(
         LogDirectory.open(node, 1, CLUSTER),
@@ -502,6 +513,7 @@ def make_store(
         0,
         is_successor,
         submit,
+        steady_ms,
     )
 
 

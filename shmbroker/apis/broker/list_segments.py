@@ -57,7 +57,7 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
             log = partition.log
             first_offset = asked.get("first_offset", 0)
             if body["hold_ms"] > 0:
-                until_ms = broker.now_ms() + min(body["hold_ms"], HOLD_MS_MAX)
+                until_ms = broker.steady_ms() + min(body["hold_ms"], HOLD_MS_MAX)
                 hold(log, asked["hold_start_offset"], asked["hold_end_offset"], until_ms)
             found["leader_epoch"] = partition.leader_epoch
             found["log_start_offset"] = log.log_start_offset

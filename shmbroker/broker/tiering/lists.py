@@ -44,7 +44,7 @@ class Lists:
             if not self.table.has(remote):
                 return
             if body["error_code"]:
-                remote.failed(self.table.now_ms())
+                remote.failed(self.table.steady_ms())
             else:
                 self._take(remote, [RemoteSegment(**found) for found in body["segments"]])
             self.table.wake(remote.partition.key)
@@ -55,7 +55,7 @@ class Lists:
         remote.succeeded()
         remote.log = RemoteLog(segments)
         remote.is_loaded = remote.is_current = True
-        remote.refresh_ms = self.table.now_ms() + FOLLOWER_REFRESH_MS
+        remote.refresh_ms = self.table.steady_ms() + FOLLOWER_REFRESH_MS
         if remote.partition.is_leader:
             reconcile(remote, self.table.store)
         self.on_loaded(remote)

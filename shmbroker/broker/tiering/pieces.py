@@ -57,7 +57,7 @@ class Pieces:
 
     def fetch(self, remote: Remote, copy: RemoteSegment, offset: int) -> int | None:
         """Ask for a piece, if it isn't on the way; KAFKA_STORAGE_ERROR soon after a failure."""
-        if self.table.now_ms() < remote.fault_until_ms:
+        if self.table.steady_ms() < remote.fault_until_ms:
             return KAFKA_STORAGE_ERROR
         if offset in remote.fetching or len(remote.fetching) >= FETCHES_MAX:
             return None
@@ -76,7 +76,7 @@ class Pieces:
     def _on_fetched(self, remote: Remote, offset: int, body: dict[str, Any]) -> None:
         remote.fetching.discard(offset)
         if body["error_code"]:
-            remote.refuse_reads(self.table.now_ms())
+            remote.refuse_reads(self.table.steady_ms())
         else:
             store = self.table.store
             chunk = Segment(

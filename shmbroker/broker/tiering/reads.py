@@ -67,12 +67,12 @@ class RemoteReader:
             again = "it is fetched again"
             logger.error("%s; %s", fault, again, extra=logs.seldom(again))
             self.pieces.drop_all(remote)
-            remote.refuse_reads(self.table.now_ms())
+            remote.refuse_reads(self.table.steady_ms())
             return KAFKA_STORAGE_ERROR
         return log.read(offset, max_bytes, end_offset, min_one_batch)
 
     def _await_list(self, remote: Remote) -> int | None:
-        if self.table.now_ms() < remote.retry_ms:
+        if self.table.steady_ms() < remote.retry_ms:
             return KAFKA_STORAGE_ERROR
         self.lists.load(remote)
         return None

@@ -87,13 +87,13 @@ class Remote:
         self.backoff_ms = BACKOFF_MS_MIN
         self.retry_ms = 0
 
-    def failed(self, now_ms: int) -> None:
-        self.retry_ms = now_ms + self.backoff_ms
+    def failed(self, steady_ms: int) -> None:
+        self.retry_ms = steady_ms + self.backoff_ms
         self.backoff_ms = min(self.backoff_ms * 2, BACKOFF_MS_MAX)
 
-    def refuse_reads(self, now_ms: int) -> None:
+    def refuse_reads(self, steady_ms: int) -> None:
         """Refuse them for a while: something that they need can't be had."""
-        self.fault_until_ms = now_ms + FETCH_BACKOFF_MS
+        self.fault_until_ms = steady_ms + FETCH_BACKOFF_MS
 
     def give_up(self, reason: str) -> None:
         """End the copying of this partition until the next start."""
@@ -105,13 +105,13 @@ class Remote:
             reason,
         )
 
-    def on_tier_lost(self, now_ms: int) -> None:
+    def on_tier_lost(self, steady_ms: int) -> None:
         """Nothing that was asked for comes."""
         self.is_current = self.is_asked = False
         self.copying, self.deleting = None, []
         if self.fetching:
             # One that it died of must not be asked for at once.
-            self.refuse_reads(now_ms)
+            self.refuse_reads(steady_ms)
             self.fetching.clear()
         for copy in [copy for copy, entries in self.aborted.items() if entries is None]:
             del self.aborted[copy]
@@ -139,6 +139,7 @@ class RemoteTable:
 
     ask(key, name, body, on_answer): a request to the tier process; False if there is no room for
     it, or no such process now. wake(key): reads that wait for the partition look again.
+    now_ms: by the wall clock, for the age of records; steady_ms: for rests and deadlines.
     """
 
     def __init__(
@@ -147,11 +148,13 @@ class RemoteTable:
         ask: Ask,
         wake: Callable[[bytes], object],
         now_ms: Callable[[], int],
+        steady_ms: Callable[[], int],
     ) -> None:
         self.store = store
         self.ask = ask
         self.wake = wake
         self.now_ms = now_ms
+        self.steady_ms = steady_ms
         self.remotes: dict[bytes, Remote] = {}
 
     def get(self, partition: Partition) -> Remote | None:

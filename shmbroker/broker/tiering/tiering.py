@@ -47,16 +47,17 @@ class Tiering:
         ask: Ask,
         wake: Callable[[bytes], object],
         now_ms: Callable[[], int],
+        steady_ms: Callable[[], int],
         cache_root: str,
         incarnation: int,
     ) -> None:
-        """ask, wake: as `RemoteTable` has them."""
+        """ask, wake, now_ms, steady_ms: as `RemoteTable` has them."""
         self.is_there = True
         self.store = store
         self.interval_ms = config["remote.log.manager.task.interval.ms"]
         self.find_timeout_ms = config["remote.list.offsets.request.timeout.ms"]
         cache_bytes_max = config["shmbroker.tier.cache.bytes"] // config["shmbroker.io.workers"]
-        self.table = RemoteTable(store, ask, wake, now_ms)
+        self.table = RemoteTable(store, ask, wake, now_ms, steady_ms)
         self.lists = Lists(self.table, self._on_loaded)
         self.uploads = Uploads(self.table)
         self.pieces = Pieces(self.table, cache_root, incarnation, cache_bytes_max)
@@ -98,9 +99,9 @@ class Tiering:
 
     def on_tier_lost(self) -> None:
         """The tier process died with all that it was asked."""
-        now_ms = self.table.now_ms()
+        steady_ms = self.table.steady_ms()
         for remote in self.table.remotes.values():
-            remote.on_tier_lost(now_ms)
+            remote.on_tier_lost(steady_ms)
         self.uploads.on_tier_lost()
         self.lookups.on_tier_lost()
 
@@ -112,21 +113,22 @@ class Tiering:
 
     # ── upkeep ──────────────────────────────────────────────────────────────────────────────────
 
-    def run(self, now_ms: int) -> None:
+    def run(self) -> None:
         """Look which partition has something to do."""
-        self.lookups.end_late(now_ms)
-        if now_ms < self._next_ms:
+        steady_ms = self.table.steady_ms()
+        self.lookups.end_late(steady_ms)
+        if steady_ms < self._next_ms:
             return
-        self._next_ms = now_ms + self.interval_ms
+        self._next_ms = steady_ms + self.interval_ms
         self.lookups.drop_done()
         for remote in self.table.remotes.values():
-            if now_ms < remote.retry_ms:
+            if steady_ms < remote.retry_ms:
                 continue
             if not remote.is_current:
                 self.lists.load(remote)
             elif remote.partition.is_leader:
                 self.uploads.run(remote)
-            elif now_ms >= remote.refresh_ms and len(remote.partition.log.segments) > 1:
+            elif steady_ms >= remote.refresh_ms and len(remote.partition.log.segments) > 1:
                 remote.is_current = False
                 self.lists.load(remote)
 
@@ -199,7 +201,7 @@ class Tiering:
     ) -> None:
         """Look for the first record that isn't older, among what only the store has."""
         remote = self.table.remotes[partition.key]
-        deadline_ms = self.table.now_ms() + self.find_timeout_ms
+        deadline_ms = self.table.steady_ms() + self.find_timeout_ms
         self.lookups.begin(Find(remote, timestamp, deadline_ms, on_done))
 
     def end_offset(self, partition: Partition) -> int:

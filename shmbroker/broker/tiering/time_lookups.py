@@ -108,10 +108,10 @@ class TimeLookups:
         self.waiting += self.asked
         self.asked = []
 
-    def end_late(self, now_ms: int) -> None:
+    def end_late(self, steady_ms: int) -> None:
         """End what has taken too long."""
         for find in self.asked + self.waiting:
-            if find.deadline_ms <= now_ms:
+            if find.deadline_ms <= steady_ms:
                 find.finish(REQUEST_TIMED_OUT)
 
     def drop_done(self) -> None:

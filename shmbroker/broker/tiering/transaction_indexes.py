@@ -59,13 +59,13 @@ class TransactionIndexes:
         if copy in remote.aborted:
             remote.aborted.move_to_end(copy)
             return remote.aborted[copy]
-        if self.table.now_ms() < remote.fault_until_ms:
+        if self.table.steady_ms() < remote.fault_until_ms:
             return KAFKA_STORAGE_ERROR
 
         def on_answer(body: dict[str, Any]) -> None:
             if body["error_code"]:
                 remote.aborted.pop(copy, None)
-                remote.refuse_reads(self.table.now_ms())
+                remote.refuse_reads(self.table.steady_ms())
             else:
                 rows = body["aborted"]
                 fields = AbortedTransaction._fields

@@ -106,7 +106,7 @@ class Uploads:
             self._maybe_copy(remote)
 
     def _on_failed(self, remote: Remote) -> None:
-        remote.failed(self.table.now_ms())
+        remote.failed(self.table.steady_ms())
         remote.is_current = False
 
     def _delete_ended(self, remote: Remote) -> None:
@@ -120,7 +120,7 @@ class Uploads:
         def on_answer(body: dict[str, Any]) -> None:
             remote.deleting = []
             if body["error_code"]:
-                remote.failed(self.table.now_ms())
+                remote.failed(self.table.steady_ms())
             else:
                 remote.succeeded()
                 remote.log.remove(gone)

@@ -92,16 +92,17 @@ class SnapshotSchedule:
         latest = log.latest_snapshot()
         self._end_offset = latest.end_offset if latest else 0
 
-    def maybe_write(self, follower: MetadataFollower, now_ms: int) -> bool:
+    def maybe_write(self, follower: MetadataFollower, now_ms: int, steady_ms: int) -> bool:
         """Write one if it is time, and let old ones go; while the disk is full, later.
 
-        StorageFault if it is bad.
+        now_ms: by the wall clock, for its records. steady_ms: for when it is due.
+        StorageFault if the disk is bad.
         """
         log, image = self._log, follower.image
         if not self._next_ms:
-            self._next_ms = now_ms + self._interval_ms
+            self._next_ms = steady_ms + self._interval_ms
         is_due = log.size_bytes - self._size_then >= self._bytes or (
-            self._interval_ms > 0 and now_ms >= self._next_ms
+            self._interval_ms > 0 and steady_ms >= self._next_ms
         )
         if not is_due or follower.reader.is_in_transaction or image.offset <= self._end_offset:
             return False
@@ -110,10 +111,10 @@ class SnapshotSchedule:
             log.add_snapshot(SnapshotId(image.offset, image.epoch), pieces)
         except DiskFullFault as fault:
             logger.error("%s", fault)
-            self._size_then, self._next_ms = log.size_bytes, now_ms + DISK_RETRY_MS
+            self._size_then, self._next_ms = log.size_bytes, steady_ms + DISK_RETRY_MS
             return False
         self._end_offset = image.offset
-        self._next_ms = now_ms + self._interval_ms
+        self._next_ms = steady_ms + self._interval_ms
         log.retain(*self._retention)
         self._size_then = log.size_bytes
         return True

@@ -73,6 +73,7 @@ class Worker:
 
     def __init__(self, directory: Path) -> None:
         self.jobs: list[Any] = []
+        self.steady_ms = 0
         positions = PositionTable(memoryview(bytearray(table_bytes(16))), 16)
         self.store = PartitionStore(
             LogDirectory.open(str(directory / "node-1"), 1, "cluster"),
@@ -80,6 +81,7 @@ class Worker:
             0,
             False,
             lambda fds, on_done: self.jobs.append((fds, on_done)),
+            lambda: self.steady_ms,
         )
         self.upkeep = Upkeep(self.store, 300_000)
         self.faults: list[StorageFault] = []
@@ -222,8 +224,10 @@ def test_flush_ms_is_kept_by_the_upkeep(worker: Worker) -> None:
     partition = worker.open("t", flush_ms="5000")
     worker.upkeep.run(NOW_MS)
     worker.append(partition)
+    worker.steady_ms = 4000
     worker.upkeep.run(NOW_MS + 4000)
     assert worker.jobs == []
+    worker.steady_ms = 5000
     worker.upkeep.run(NOW_MS + 5000)
     worker.finish_job()
     assert partition.log.recovery_point == 1
@@ -279,7 +283,7 @@ def test_what_was_wanted_of_a_partition_that_is_gone_fails_no_other_job(worker: 
     commit = worker.appender.acks.group_commit
     commit.waiting.clear()
     commit.want(moved)
-    worker.store.delete(moved, NOW_MS)
+    worker.store.delete(moved)
     commit.start()
     token = worker.append(other)
     commit.start()

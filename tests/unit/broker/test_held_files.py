@@ -19,6 +19,7 @@ from shmbroker.settings.layers import effective_topic_configs
 from shmbroker.shm.positions import PositionTable, table_bytes
 
 NOW_MS = 1_000_000
+"""By the wall clock."""
 HOLD_MS = 5_000
 
 
@@ -29,11 +30,23 @@ class Topic:
     partitions = (SimpleNamespace(replicas=(1,)),)
 
 
+class Steady:
+    """The clock that waits go by."""
+
+    def __init__(self) -> None:
+        self.ms = 0
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[PartitionStore]:
+def steady() -> Steady:
+    return Steady()
+
+
+@pytest.fixture
+def store(tmp_path: Path, steady: Steady) -> Iterator[PartitionStore]:
     directory = LogDirectory.open(str(tmp_path / "node-1"), 1, "cluster")
     positions = PositionTable(memoryview(bytearray(table_bytes(16))), 16)
-    yield PartitionStore(directory, positions, 0, False, lambda *_: None)
+    yield PartitionStore(directory, positions, 0, False, lambda *_: None, lambda: steady.ms)
     directory.close()
 
 
@@ -61,23 +74,27 @@ def drop(store: PartitionStore, partition: Partition) -> None:
     store.retain(partition, NOW_MS)
 
 
-def test_held_files_stay_for_as_long_as_they_are_held(store: PartitionStore) -> None:
+def test_held_files_stay_for_as_long_as_they_are_held(
+    store: PartitionStore, steady: Steady
+) -> None:
     partition = three_segments(store)
-    hold(partition.log, 1, 2, NOW_MS + HOLD_MS)
+    hold(partition.log, 1, 2, HOLD_MS)
     drop(store, partition)
     upkeep = Upkeep(store, 300_000)
     assert left(partition) == [0, 1]
     upkeep.run(NOW_MS)
     assert left(partition) == [1]
-    upkeep.run(NOW_MS + HOLD_MS - 1)
+    steady.ms = HOLD_MS - 1
+    upkeep.run(NOW_MS)
     assert left(partition) == [1]
-    upkeep.run(NOW_MS + HOLD_MS)
+    steady.ms = HOLD_MS
+    upkeep.run(NOW_MS)
     assert left(partition) == []
 
 
 def test_held_files_go_when_the_disk_is_nearly_full(store: PartitionStore) -> None:
     partition = three_segments(store)
-    hold(partition.log, 0, 2, NOW_MS + HOLD_MS)
+    hold(partition.log, 0, 2, HOLD_MS)
     drop(store, partition)
     upkeep = Upkeep(store, 300_000)
     upkeep.run(NOW_MS)

@@ -42,7 +42,7 @@ class Start:
     def again(self) -> Partition:
         log_directory = LogDirectory.open(str(self.directory), 1, "cluster")
         self.store = PartitionStore(
-            log_directory, self.positions, 0, self.is_successor, lambda *_: None
+            log_directory, self.positions, 0, self.is_successor, lambda *_: None, lambda: 0
         )
         self.is_successor = True
         return self.store.open(Topic(), 0, LogConfig(), NOW_MS)
@@ -123,5 +123,5 @@ def test_a_topic_that_was_deleted_is_not_missed(start: Start) -> None:
     assert start.store is not None
     start.store.checkpoint()
     (partition,) = start.store.partitions.values()
-    start.store.delete(partition, NOW_MS)
+    start.store.delete(partition)
     assert start.store.open(Topic(), 0, LogConfig(), NOW_MS).lost_below == -1

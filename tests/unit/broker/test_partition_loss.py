@@ -44,6 +44,7 @@ class Node:
         self.path = root / "node-1"
         self.jobs: list[Any] = []
         self.counted: list[str] = []
+        self.steady_ms = 0
         self.positions = self._new_positions()
         self.store: PartitionStore
         self.start()
@@ -62,6 +63,7 @@ class Node:
             0,
             is_successor,
             lambda fds, on_done: self.jobs.append((fds, on_done)),
+            lambda: self.steady_ms,
         )
         self.upkeep = Upkeep(self.store, 300_000)
         self.store.count = self.counted.append
@@ -155,13 +157,14 @@ def test_new_topic_is_no_loss(node: Node, caplog: pytest.LogCaptureFixture) -> N
     """Created a moment before a crash, or in the place of one that was deleted."""
     partition = node.fill(Topic(), 25)
     node.store.checkpoint()
-    node.store.delete(partition, NOW_MS)
+    node.store.delete(partition)
     partition = node.fill(Topic(), 25)
     node.store.checkpoint()
     node.upkeep.run(NOW_MS)
-    node.store.delete(partition, NOW_MS)
+    node.store.delete(partition)
     # Checkpoints forget it soon, so that a start after a crash does not miss it.
-    node.upkeep.run(NOW_MS + 1000)
+    node.steady_ms += 1000
+    node.upkeep.run(NOW_MS)
     node.kill()
     node.start()
     node.open(Topic())
@@ -229,15 +232,15 @@ def test_log_start_is_checkpointed_when_the_log_is_on_the_disk_up_to_there(node:
     assert not read_offsets(path)
     node.upkeep.run(NOW_MS)
     assert not read_offsets(path), "its log may end before that after a power cut"
-    node.upkeep.run(NOW_MS + 1)
+    node.upkeep.run(NOW_MS)
     assert len(node.jobs) == 1, "one flush at a time"
     node.sync()
     assert partition.log.recovery_point == 8
-    node.upkeep.run(NOW_MS + 2)
+    node.upkeep.run(NOW_MS)
     assert read_offsets(path) == {("t", 0): 5}
     # All of it, and the start after a crash: it stays deleted.
     assert node.store.delete_records(partition, -1) == 8
-    node.upkeep.run(NOW_MS + 3)
+    node.upkeep.run(NOW_MS)
     assert read_offsets(path) == {("t", 0): 8}
     node.kill()
     node.start()

@@ -25,6 +25,8 @@ from tests.support.damaged_directory import Damage, empty, fill, flip, flip_last
 from tests.support.metadata_log import read_all
 
 METADATA = "__cluster_metadata-0"
+STEADY_MS = 50_000
+"""What waits goes by another clock than that of records."""
 
 
 def now_ms() -> int:
@@ -89,7 +91,7 @@ def test_snapshots_come_by_growth_and_by_time_and_old_ones_go(tmp_path: Path) ->
         log.append(1, [feature(level)], NOW_MS)
         log.flush()
         follower.catch_up(log.log_end_offset)
-        if schedule.maybe_write(follower, NOW_MS):
+        if schedule.maybe_write(follower, NOW_MS, STEADY_MS):
             written.append(log.log_end_offset)
     assert len(written) > 3
     assert log.log_start_offset > 0
@@ -99,9 +101,10 @@ def test_snapshots_come_by_growth_and_by_time_and_old_ones_go(tmp_path: Path) ->
     log.append(1, [feature(99)], NOW_MS)
     log.flush()
     follower.catch_up(log.log_end_offset)
-    assert not schedule.maybe_write(follower, NOW_MS + 900)
-    assert schedule.maybe_write(follower, NOW_MS + 1000)
-    assert not schedule.maybe_write(follower, NOW_MS + 9000), "nothing has changed since"
+    set_back_ms = NOW_MS - 3_600_000  # in between the wall clock is set
+    assert not schedule.maybe_write(follower, set_back_ms, STEADY_MS + 900)
+    assert schedule.maybe_write(follower, set_back_ms, STEADY_MS + 1000)
+    assert not schedule.maybe_write(follower, set_back_ms, STEADY_MS + 9000), "nothing has changed"
     end_offset = log.log_end_offset
     log.close()
     again = MetadataLog.open(str(tmp_path), now_ms)
@@ -302,8 +305,8 @@ def test_a_full_disk_costs_a_snapshot_and_nothing_else(
         patch.setattr(
             "shmbroker.controller.raft.snapshots.image_snapshot", lambda *_: map(full, [1])
         )
-        assert not schedule.maybe_write(follower, NOW_MS)
+        assert not schedule.maybe_write(follower, NOW_MS, STEADY_MS)
     assert not list((tmp_path / METADATA).glob("*.part"))
-    assert not schedule.maybe_write(follower, NOW_MS + 59_000)
-    assert schedule.maybe_write(follower, NOW_MS + 60_000)
+    assert not schedule.maybe_write(follower, NOW_MS, STEADY_MS + 59_000)
+    assert schedule.maybe_write(follower, NOW_MS, STEADY_MS + 60_000)
     log.close()
