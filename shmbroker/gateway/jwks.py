@@ -79,6 +79,10 @@ class Jwks:
         except (OSError, ValueError) as fault:
             logger.warning("the keys of %s can't be read: %s", self.url, fault)
             return False
+        except Exception:
+            # A library may raise anything; it must not take the thread with it.
+            logger.exception("the keys of %s can't be read", self.url)
+            return False
         if not keys:
             logger.warning("%s has no key that can check a signature", self.url)
             return False
@@ -113,16 +117,20 @@ def path_of(url: str) -> str | None:
 
 
 def read_url(url: str) -> bytes:
-    """What lies there; OSError if nothing can be had."""
+    """What lies there; OSError if nothing can be had, ValueError if it is too much."""
     path = path_of(url)
     if path is not None:
         with open(path, "rb") as file:
             return _bounded(file.read(KEYS_BYTES_MAX + 1))
+    from http.client import HTTPException
     from urllib.request import Request, urlopen  # with TLS: nothing for a start
 
     request = Request(url, headers={"Accept": "application/json"})
-    with urlopen(request, timeout=ANSWER_S) as answer:
-        return _bounded(answer.read(KEYS_BYTES_MAX + 1))
+    try:
+        with urlopen(request, timeout=ANSWER_S) as answer:
+            return _bounded(answer.read(KEYS_BYTES_MAX + 1))
+    except HTTPException as fault:
+        raise OSError(f"it does not answer as HTTP has it: {fault!r}") from fault
 
 
 def _bounded(content: bytes) -> bytes:

@@ -61,7 +61,10 @@ def keys_of(text: bytes) -> list[Key]:
     from joserfc.errors import JoseError
     from joserfc.jwk import import_key
 
-    rows = json.loads(text)
+    try:
+        rows = json.loads(text)
+    except RecursionError as fault:
+        raise ValueError("it is nested too deeply") from fault
     rows = rows.get("keys") if isinstance(rows, dict) else None
     if not isinstance(rows, list) or len(rows) > KEYS_MAX:
         raise ValueError("it is no set of keys")
@@ -123,7 +126,7 @@ class JwtValidator:
         try:
             signed = jws.deserialize_compact(token.encode(), key, algorithms=[algorithm])
             claims = json.loads(signed.payload)
-        except (JoseError, ValueError, TypeError):
+        except (JoseError, ValueError, TypeError, RecursionError):
             return Invalid("its signature is wrong")
         if not isinstance(claims, dict):
             return Invalid("it has no claims")

@@ -1,6 +1,8 @@
 """The keys that tokens are signed with, read by another thread."""
 
 import json
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -39,13 +41,13 @@ def test_keys_are_read_by_another_thread(tmp_path: Path) -> None:
 def test_what_is_unreadable_leaves_the_keys_that_were_there(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    found = [key_set("one"), b"nonsense", json.dumps({"keys": []}).encode()]
+    found = [key_set("one"), b"nonsense", b"[" * 100_000, json.dumps({"keys": []}).encode()]
     jwks = Jwks("https://issuer/keys", 3600, 0.1, 1, lambda url: found.pop(0))
     assert jwks.look()
-    assert not jwks.look()
-    assert not jwks.look()
+    for _ in range(3):
+        assert not jwks.look()
     assert [key.key_id for key in jwks.known()] == ["one"]
-    assert len(caplog.records) == 2
+    assert [record.exc_info for record in caplog.records] == [None] * 3
 
 
 def test_a_url_that_can_not_be_had_is_tried_again() -> None:
@@ -61,6 +63,37 @@ def test_a_url_that_can_not_be_had_is_tried_again() -> None:
     jwks.begin()
     wait_for(jwks, "one")
     assert len(tries) == 3
+
+
+def test_an_answer_that_is_no_http_ends_no_thread(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for content in (b"garbage", b"HTTP/1.1 200 OK\r\n\r\n" + key_set("one")):
+                with server.accept()[0] as client:
+                    client.recv(4096)
+                    client.sendall(content)
+
+        threading.Thread(target=serve, daemon=True).start()
+        jwks = Jwks(f"http://127.0.0.1:{server.getsockname()[1]}/keys", 3600, 0.01, 0.1)
+        jwks.begin()
+        wait_for(jwks, "one")
+    (line,) = caplog.messages
+    assert "BadStatusLine" in line
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("a library's own"), AttributeError("of none")])
+def test_whatever_a_library_raises_leaves_the_keys_that_were_there(fault: Exception) -> None:
+    tries = []
+
+    def read(url: str) -> bytes:
+        tries.append(url)
+        if len(tries) == 2:
+            raise fault
+        return key_set("one")
+
+    jwks = Jwks("https://issuer/keys", 3600, 0.1, 1, read)
+    assert [jwks.look() for _ in range(3)] == [True, False, True]
 
 
 def test_unknown_keys_do_not_have_them_read_without_end() -> None:

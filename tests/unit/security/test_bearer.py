@@ -105,6 +105,13 @@ def test_no_signature_is_none() -> None:
         assert isinstance(validator().validate(unsigned), Invalid)
 
 
+def test_claims_that_are_nested_too_deeply_are_refused() -> None:
+    signed = jws.serialize_compact(
+        {"alg": "RS256", "kid": "rsa"}, b"[" * 50_000, RSA, algorithms=["RS256"]
+    )
+    assert isinstance(validator().validate(signed), Invalid)
+
+
 def test_a_public_key_is_no_secret() -> None:
     """What is signed with the public key as if that were a secret is refused (CVE-2015-9235)."""
     start = f"{part({'alg': 'HS256', 'kid': 'rsa'})}.{part(CLAIMS)}"
