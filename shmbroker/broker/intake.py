@@ -143,6 +143,6 @@ class Intake:
         elif operation == DROP_FILE:
             broker.replication.fetcher.drop_file(peer, TOKEN.unpack_from(data, index)[0])
         elif operation == EXECUTED_PART:
-            broker.asking.on_executed_part(data, index, length)
+            broker.asking.on_executed_part(peer, data, index, length)
         elif operation == EXECUTED:
-            broker.asking.on_executed(data, index, length)
+            broker.asking.on_executed(peer, data, index, length)

@@ -448,13 +448,11 @@ class Gateway:
 
     def on_peer_lost(self, peer: Peer) -> None:
         """Fail what was pending with it, in a way that clients retry."""
-        self.results.partial.clear()
         if peer.slot in self.files:
             self.told.on_lost(peer.number, self._now)
             if self.lending is not None:
                 self.lending.on_broker_lost(peer.number)
-            self.results.on_broker_lost(peer)
-        self.results.fail_pending(peer)
+        self.results.on_peer_lost(peer)
         self.plain.cache.clear()
 
     def on_peer_running(self, peer: Peer) -> None:

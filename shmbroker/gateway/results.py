@@ -50,7 +50,7 @@ class Results:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self.partial = PartialResults()
+        self._partial = PartialResults()
         self.unread: list[tuple[FetchRequest, Peer, bytes, tuple[int, ...]]] = []
         """Reads that wait for descriptors: request, its peer, the READ_DONE, file ids."""
         self.asked_files: set[int] = set()
@@ -129,9 +129,9 @@ class Results:
                 self.gateway.produce.on_appended_many(request, token, packed)
                 self.gateway.touched.add(request.connection)
         elif operation == EXECUTED_PART:
-            self.partial.add(data, index, length)
+            self._partial.add(peer, data, index, length)
         elif operation == EXECUTED:
-            token, flags, body = self.partial.finish(data, index, length)
+            token, flags, body = self._partial.finish(peer, data, index, length)
             request = self.gateway.pending.pop(token, None)
             if type(request) is not PlainRequest:
                 return
@@ -217,7 +217,14 @@ class Results:
 
     # ── failures ────────────────────────────────────────────────────────────────────────────────
 
-    def on_broker_lost(self, peer: Peer) -> None:
+    def on_peer_lost(self, peer: Peer) -> None:
+        """Its process is dead: nothing of it comes any more."""
+        self._partial.drop_peer(peer)
+        if peer.slot in self.gateway.files:
+            self._on_broker_lost(peer)
+        self.fail_pending(peer)
+
+    def _on_broker_lost(self, peer: Peer) -> None:
         """Its descriptors are of no use any more, nor the reads that wait for one."""
         self.gateway.files[peer.slot].clear()
         for request, owner, _, _ in self.unread:

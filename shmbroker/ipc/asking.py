@@ -52,13 +52,13 @@ class Asking:
         self._asked[token] = (peer, name, version, on_answer)
         return True
 
-    def on_executed_part(self, data: memoryview, index: int, length: int) -> None:
+    def on_executed_part(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """One EXECUTED_PART entry."""
-        self._partial.add(data, index, length)
+        self._partial.add(peer, data, index, length)
 
-    def on_executed(self, data: memoryview, index: int, length: int) -> None:
+    def on_executed(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """One EXECUTED entry: tell who asked."""
-        token, flags, body = self._partial.finish(data, index, length)
+        token, flags, body = self._partial.finish(peer, data, index, length)
         row = self._asked.pop(token, None)
         if row is None:
             return
@@ -77,5 +77,6 @@ class Asking:
 
     def forget(self, peer: Peer) -> list[OnAnswer]:
         """It answers no more, and what was asked may have been done: those who waited."""
+        self._partial.drop_peer(peer)
         gone = [token for token, row in self._asked.items() if row[0] is peer]
         return [self._asked.pop(token)[3] for token in gone]

@@ -55,26 +55,30 @@ def try_execute(
 
 
 class PartialResults:
-    """Bodies of which only some pieces have come (EXECUTED_PART), by token."""
+    """Bodies of which only some pieces have come (EXECUTED_PART), by who sends them and token."""
 
     __slots__ = ("_parts",)
 
     def __init__(self) -> None:
-        self._parts: dict[int, bytearray] = {}
+        self._parts: dict[tuple[int, int], bytearray] = {}
 
-    def add(self, data: memoryview, index: int, length: int) -> None:
+    def add(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """One EXECUTED_PART entry."""
         token = EXECUTED_HEAD.unpack_from(data, index)[0]
         piece = data[index + EXECUTED_HEAD.size : index + length]
-        self._parts.setdefault(token, bytearray()).extend(piece)
+        self._parts.setdefault((peer.slot, token), bytearray()).extend(piece)
 
-    def finish(self, data: memoryview, index: int, length: int) -> tuple[int, int, bytes]:
+    def finish(
+        self, peer: Peer, data: memoryview, index: int, length: int
+    ) -> tuple[int, int, bytes]:
         """One EXECUTED entry: (token, flags, the whole body)."""
         token, flags, _ = EXECUTED_HEAD.unpack_from(data, index)
         piece = bytes(data[index + EXECUTED_HEAD.size : index + length])
-        if self._parts and (before := self._parts.pop(token, None)):
+        if self._parts and (before := self._parts.pop((peer.slot, token), None)):
             piece = bytes(before) + piece
         return token, flags, piece
 
-    def clear(self) -> None:
-        self._parts.clear()
+    def drop_peer(self, peer: Peer) -> None:
+        """The rest of what it has begun does not come, or nobody wants it."""
+        for key in [key for key in self._parts if key[0] == peer.slot]:
+            del self._parts[key]

@@ -175,8 +175,8 @@ OLD_BUGS = (
         "requests that were with a broker that died get no answer",
         (
             Change(
-                "shmbroker.gateway.gateway:Gateway.on_peer_lost",
-                "self.results.fail_pending(peer)",
+                "shmbroker.gateway.results:Results.on_peer_lost",
+                "self.fail_pending(peer)",
                 "pass",
             ),
         ),

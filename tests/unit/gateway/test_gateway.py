@@ -19,6 +19,7 @@ from shmbroker.ipc.operation_layout import (
     EXECUTE_HEAD,
     EXECUTED,
     EXECUTED_HEAD,
+    EXECUTED_PART,
     NEED_FILE,
     READ,
     READ_DONE,
@@ -35,7 +36,7 @@ from shmbroker.wire import codec
 from shmbroker.wire.api_keys import LIST_SEGMENTS
 from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER
 from shmbroker.wire.frame import request_frame
-from tests.support.family_memory import BROKER_ID, TOPIC, TOPIC_ID
+from tests.support.family_memory import BROKER_ID, TOPIC, TOPIC_ID, FarEnd
 from tests.support.gateway_family import BROKER, GATEWAY, GatewayFamily, gateway_family
 from tests.support.raw_client import batch_of
 
@@ -202,6 +203,32 @@ def test_a_broker_that_dies_fails_what_is_pending(family: GatewayFamily) -> None
     ask_to_append(family)
     assert produced(family)["error_code"] == NOT_LEADER_OR_FOLLOWER
     assert not family.taken()
+
+
+def test_pieces_of_an_answer_are_put_together_though_another_process_dies(
+    family: GatewayFamily,
+) -> None:
+    family.ask(*LIST_GROUPS, {"states_filter": []})
+    [(_, payload)] = family.taken()
+    token = TOKEN.unpack_from(payload)[0]
+    groups = [{"group_id": "g", "protocol_type": "consumer", "group_state": "Stable"}]
+    body = codec.encode("ListGroupsResponse", LIST_GROUPS[1], {"error_code": 0, "groups": groups})
+    other = FarEnd(BROKER + 1, "controller", 1, family.doorbells[BROKER])
+    family.reply(EXECUTED_PART, EXECUTED_HEAD.pack(token, 0, 0) + body[:8])
+    family.quiet_turn()
+    family.gateway.on_peer_lost(other.peer)
+    family.reply(EXECUTED, EXECUTED_HEAD.pack(token, 0, 0) + body[8:])
+    family.quiet_turn()
+    assert [group["group_id"] for group in family.answer(*LIST_GROUPS)["groups"]] == ["g"]
+
+
+def test_pieces_of_a_broker_that_dies_are_dropped(family: GatewayFamily) -> None:
+    family.reply(EXECUTED_PART, EXECUTED_HEAD.pack(7, 0, 0) + b"piece")
+    family.quiet_turn()
+    assert family.gateway.results._partial._parts
+    family.die()
+    family.quiet_turn()
+    assert not family.gateway.results._partial._parts
 
 
 def test_without_acks_a_broker_that_dies_ends_the_connection(family: GatewayFamily) -> None:
