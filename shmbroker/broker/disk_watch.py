@@ -40,13 +40,21 @@ class DiskWatch:
 
     def look(self) -> None:
         """Refuse Produce, or serve it again; count; let the controller see it."""
+        disk = self._look_at_room()
+        if self.store.is_fenced:  # one that has failed may not tell how much room it has
+            disk = DISK_HAS_FAILED
+        if disk is not None:
+            self.words[self._index] = disk
+
+    def _look_at_room(self) -> int | None:
+        """Whether there is room; None where nobody can tell."""
         reserve = self.reserve
         try:
             space = self._space()
         except OSError as fault:
             what = f"can't look at the disk of {reserve.path}"
             logger.error("%s: %s", what, fault, extra=logs.seldom(what))
-            return
+            return None
         is_changed = reserve.look(space)
         self.tally.set("disk_free_bytes", space.available)
         self.tally.set("disk_reserve_bytes", reserve.reserve_bytes)
@@ -54,9 +62,4 @@ class DiskWatch:
             self.appender.is_disk_low = reserve.is_used
             if reserve.is_used:
                 self.store.removals.release_held()
-        disk = DISK_HAS_ROOM
-        if self.store.is_fenced:
-            disk = DISK_HAS_FAILED
-        elif reserve.is_used or not space.available:
-            disk = DISK_IS_FULL
-        self.words[self._index] = disk
+        return DISK_IS_FULL if reserve.is_used or not space.available else DISK_HAS_ROOM

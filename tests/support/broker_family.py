@@ -130,7 +130,7 @@ class BrokerFamily:
         self.link = Link(words)
         self.link.controller = self.controller.peer
         self.flusher = InlineFlusher()
-        self.space = Space(1 << 40, 1 << 39)
+        self.space: Space | OSError = Space(1 << 40, 1 << 39)
         write_meta_properties(
             str(root / "meta.properties"), MetaProperties(BROKER_ID, CLUSTER, DIRECTORY_ID)
         )
@@ -143,7 +143,7 @@ class BrokerFamily:
             ("h", 9),
             self.link,
             Peers([self.gateway.peer], {}, None, None, {}, {GATEWAY: self.passing}, lambda: None),
-            Disk(directory, self.flusher, lambda: self.space, str(root / "tier-cache")),
+            Disk(directory, self.flusher, self._look_at_space, str(root / "tier-cache")),
             Tables(
                 positions,
                 StandingAnswers(memoryview(bytearray(standing_bytes())), 1),
@@ -152,6 +152,11 @@ class BrokerFamily:
             ),
         )
         words[CONTROL_GENERATION_WORD] = 1
+
+    def _look_at_space(self) -> Space:
+        if isinstance(self.space, OSError):
+            raise self.space
+        return self.space
 
     def boot(self, *rows: tuple[str, int, dict[str, Any]]) -> None:
         """Register, with `rows` behind the registration in the metadata log."""

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable, Iterator
+from errno import EIO
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from shmbroker.log.partition_log import PartitionLog
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
     DISK,
+    DISK_HAS_FAILED,
     DISK_HAS_ROOM,
     DISK_IS_FULL,
     INCARNATION,
@@ -256,6 +258,20 @@ def test_a_full_disk_refuses_appends_until_there_is_room(family: BrokerFamily) -
         family.broker.turn()
         ((_, error_code, _),) = family.appended()
         assert bool(error_code) == is_full
+
+
+def test_a_disk_that_failed_is_shown_where_its_room_can_not_be_looked_at(
+    family: BrokerFamily,
+) -> None:
+    family.boot(*topic())
+    word = family.counters.at(BROKER, DISK)
+    family.space = OSError(EIO, "Input/output error")
+    for is_fenced in (False, True):
+        if is_fenced:
+            family.broker.store.fence(OSError(EIO, "Input/output error"))
+        family.clock.now += 2
+        family.broker.turn()
+        assert family.words[word] == (DISK_HAS_FAILED if is_fenced else DISK_HAS_ROOM)
 
 
 def test_a_commit_is_answered_when_the_disk_has_it(tmp_path: Path) -> None:
