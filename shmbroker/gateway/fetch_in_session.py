@@ -132,7 +132,7 @@ class SessionFetches:
                 for index, epoch, offset, last_fetched_epoch, max_bytes in rows
             ]
             is_long = any(len(name) > TOPIC_NAME_CHARACTERS_MAX for name, _, _ in body.topics)
-            if is_long or (changed and not self._sessions.can_grow(session, len(changed))):
+            if is_long or not self._sessions.has_room(session, changed):
                 self._sessions.remove(session)
                 error = error_codes.FETCH_SESSION_ID_NOT_FOUND
         if error:

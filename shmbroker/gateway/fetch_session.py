@@ -37,7 +37,7 @@ from shmbroker.ipc.operation_layout import READ_PARTITION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Collection, Hashable, Iterable
     from typing import Any
 
     from shmbroker.gateway.fetch_request import Limits
@@ -289,12 +289,14 @@ class FetchSessions:
         self._count(session)
         return session
 
-    def can_grow(self, session: FetchSession, count: int) -> bool:
-        """Whether there is room for so many more partitions in it."""
-        return (
-            len(session.partitions) + count <= SESSION_PARTITIONS_MAX
-            and self.partition_count + count <= self.partitions_max
-        )
+    def has_room(self, session: FetchSession, changed: Collection[tuple[Key, bytes]]) -> bool:
+        """Whether there is room in it for those of these partitions that it does not have yet."""
+        had = session.partitions
+        room = min(SESSION_PARTITIONS_MAX - len(had), self.partitions_max - self.partition_count)
+        if len(changed) <= room:
+            return True
+        new = {key for key, _ in changed if key not in had}
+        return not new or len(new) <= room
 
     def on_request(self, session: FetchSession, now_ms: int) -> None:
         """A request of the session has been taken: the next one has the next epoch."""

@@ -30,6 +30,11 @@ def create(sessions: FetchSessions, count: int, now_ms: int = 0) -> FetchSession
     return sessions.try_create(BROKER, False, partitions, count, now_ms)
 
 
+def changed(topic: str, count: int) -> list[Any]:
+    """As a request says it."""
+    return [((topic, index), PARAMETERS_OF_ONE) for index in range(count)]
+
+
 def test_epochs_wrap_to_one() -> None:
     assert [next_epoch(epoch) for epoch in (0, 1, EPOCH_LAST)] == [1, 2, 1]
 
@@ -86,15 +91,35 @@ def test_partitions_of_all_sessions_are_bounded() -> None:
     first = create(sessions, 6)
     assert create(sessions, 5) is None
     second = create(sessions, 4)
-    assert not sessions.can_grow(second, 1)
+    assert not sessions.has_room(second, changed("u", 1))
     sessions.remove(second)
-    assert sessions.can_grow(first, 4)
-    first.change([(("u", index), PARAMETERS_OF_ONE) for index in range(4)], [])
+    assert sessions.has_room(first, changed("u", 4))
+    first.change(changed("u", 4), [])
     sessions.on_request(first, 1)
     assert sessions.partition_count == 10
     assert create(sessions, 1) is None
     assert create(sessions, 10, EVICTION_MS + 2) is not None, "the first is silent"
     assert sessions.partition_count == 10
+
+
+@pytest.mark.parametrize(
+    ("count", "of", "changes", "has_room"),
+    [
+        (SESSION_PARTITIONS_MAX, "t", 1, True),
+        (SESSION_PARTITIONS_MAX, "t", SESSION_PARTITIONS_MAX, True),
+        (SESSION_PARTITIONS_MAX, "u", 0, True),
+        (SESSION_PARTITIONS_MAX, "u", 1, False),
+        (SESSION_PARTITIONS_MAX - 3000, "t", 3001, True),
+        (SESSION_PARTITIONS_MAX - 3000, "u", 3000, True),
+        (SESSION_PARTITIONS_MAX - 3000, "u", 3001, False),
+    ],
+)
+def test_partitions_that_a_session_has_take_no_more_room(
+    count: int, of: str, changes: int, has_room: bool
+) -> None:
+    sessions = sessions_of()
+    session = create(sessions, count)
+    assert sessions.has_room(session, changed(of, changes)) == has_room
 
 
 @pytest.mark.parametrize("count", [SESSION_PARTITIONS_MAX, SESSION_PARTITIONS_MAX + 1])

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from shmbroker.gateway import fetch_session
 from shmbroker.gateway.fetch_session import KEPT_MIN
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import (
@@ -99,6 +100,18 @@ def test_a_read_names_what_the_client_has_changed() -> None:
     gateway.answer()
     gateway.send({})
     assert gateway.read() == (DELTA, {})
+
+
+def test_a_full_session_goes_on_when_its_own_partitions_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetch_session, "SESSION_PARTITIONS_MAX", COUNT)
+    gateway = Gateway()
+    gateway.begin()
+    gateway.send(dict.fromkeys(range(COUNT), 5))
+    flags, rows = gateway.read()
+    assert flags == DELTA
+    assert len(rows) == COUNT
 
 
 def test_slices_are_of_those_that_were_named_when_all_were() -> None:
