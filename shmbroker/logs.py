@@ -119,6 +119,7 @@ LOGGERS = (
     "shmbroker.observe",
     "shmbroker.observe.groups",
     "shmbroker.processes",
+    "shmbroker.processes.aside",
     "shmbroker.processes.child",
     "shmbroker.processes.cleaner",
     "shmbroker.processes.console",

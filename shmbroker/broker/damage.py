@@ -105,27 +105,18 @@ class DamageMender:
         )
 
     def _work(self, segment: Segment, limit: int, before: Segment | None, gaps_end: int) -> None:
-        """In the thread. What was there when the process began is no torn write any more."""
-        path, base = segment.path, segment.base_offset
+        """In the thread: whatever happens, the main loop finds something."""
+        found: Mend | StorageFault | None
         try:
-            written = path + ".tmp"
-            if not os.path.isfile(path):
-                mend = Mend([], [Hole(0, 0, base, limit)], [], limit, -1, 0)
-                os.close(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
-            else:
-                mend = look_at(path, base, -1, limit, gaps_end, NO_LIMIT)
-                if not mend.kept and before is not None:
-                    start = before.base_offset
-                    if look_at(before.path, start, -1, limit, gaps_end, 0).end_offset > base:
-                        self._found.append(None)
-                        return
-                if mend.is_of_bytes:
-                    write_mended(path, mend, written)
-            self._found.append(mend)
+            found = _look(segment, limit, before, gaps_end)
         except StorageFault as fault:
-            self._found.append(fault)
+            found = fault
         except OSError as error:
-            self._found.append(StorageFault(f"can't look at {path}: {error}"))
+            found = StorageFault(f"can't look at {segment.path}: {error}")
+        except Exception as failure:
+            logger.exception("the look at %s failed", segment.path)
+            found = StorageFault(f"can't look at {segment.path}: {failure!r}")
+        self._found.append(found)
 
     def _take(
         self,
@@ -182,3 +173,23 @@ class DamageMender:
 
         store.swapping.add(partition.key)
         store.submit_flush([directory], finish)
+
+
+def _look(segment: Segment, limit: int, before: Segment | None, gaps_end: int) -> Mend | None:
+    """What is wrong with it, and what is right written beside it; None: it does not belong there.
+
+    What was there when the process began is no torn write any more.
+    """
+    path, base = segment.path, segment.base_offset
+    written = path + ".tmp"
+    if not os.path.isfile(path):
+        os.close(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        return Mend([], [Hole(0, 0, base, limit)], [], limit, -1, 0)
+    mend = look_at(path, base, -1, limit, gaps_end, NO_LIMIT)
+    if not mend.kept and before is not None:
+        start = before.base_offset
+        if look_at(before.path, start, -1, limit, gaps_end, 0).end_offset > base:
+            return None
+    if mend.is_of_bytes:
+        write_mended(path, mend, written)
+    return mend

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from shmbroker import clock, signs
 from shmbroker.ipc.member import SIGN_INTERVAL_S
+from shmbroker.log.flushing import sync_and_close
 
 OnFlushed = Callable[[OSError | None], None]
 Job = tuple[list[int], OnFlushed]
@@ -85,12 +86,8 @@ class Flusher:
             fault = None
             for fd in fds:
                 began = clock.monotonic()
-                try:
-                    os.fdatasync(fd)
-                except OSError as error:
-                    fault = error
+                fault = sync_and_close(fd) or fault
                 self._took_us.put(int((clock.monotonic() - began) * 1e6))
-                os.close(fd)
             self._done.put((on_done, fault))
             os.eventfd_write(self._eventfd, 1)
 

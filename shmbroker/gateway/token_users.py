@@ -84,7 +84,12 @@ class TokenUsers:
         return TokenCredential(credential, owner.name, min(token.expires_ms, token.max_ms))
 
     def _salt(self, place: tuple[str, str], password: str, salt: bytes) -> None:
-        """In another thread: it stores one value under one key, no more."""
+        """In another thread: it stores one value under one key, no more; where it fails, it removes
+        the key, and the next that asks has it tried again."""
         mechanism = MECHANISMS[place[0]]
-        salted_password = salted(mechanism, password, salt, ITERATIONS_MIN)
-        self._kept[place] = credential_of(mechanism, salted_password, salt, ITERATIONS_MIN)
+        try:
+            salted_password = salted(mechanism, password, salt, ITERATIONS_MIN)
+            self._kept[place] = credential_of(mechanism, salted_password, salt, ITERATIONS_MIN)
+        except Exception:
+            self._kept.pop(place, None)
+            raise

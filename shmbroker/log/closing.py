@@ -10,12 +10,11 @@ then, where the disk takes milliseconds for each.
 The threads see descriptors alone, LOTS_MAX logs' worth of them at once.
 """
 
-import os
 import queue
 import threading
 
 from shmbroker.errors import StorageFault
-from shmbroker.log.flushing import begin_close, end_close
+from shmbroker.log.flushing import begin_close, end_close, sync_and_close
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.signs import FLUSHING, at_work, sign
 
@@ -91,11 +90,7 @@ class _Syncers:
         while (lot := self._jobs.get()) is not None:
             fault = None
             for descriptor in lot[1]:
-                try:
-                    os.fdatasync(descriptor)
-                except OSError as error:
-                    fault = error
-                os.close(descriptor)
+                fault = sync_and_close(descriptor) or fault
             self._done.put((lot, fault))
 
     def stop(self) -> None:

@@ -20,6 +20,18 @@ if TYPE_CHECKING:
     from shmbroker.log.partition_log import PartitionLog
 
 
+def sync_and_close(descriptor: int) -> OSError | None:
+    """fdatasync by a thread, which no fault of it may end: the fault, if there is one."""
+    try:
+        try:
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as fault:
+        return fault
+    return None
+
+
 def flush_targets(log: PartitionLog) -> tuple[list[int], int]:
     """(descriptors, recovery point): what to fdatasync, and what then is durable.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     Work = Callable[[], None]
 
 
+logger = logging.getLogger(__name__)
+
+
 class Aside:
     """A thread that does one thing after another, from the first on."""
 
@@ -20,7 +24,7 @@ class Aside:
         self._thread: threading.Thread | None = None
 
     def __call__(self, work: Work) -> None:
-        """Have something done there. It must not fail."""
+        """Have something done there. Who waits for it must be told by itself if it fails."""
         self._work.put(work)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="aside", daemon=True)
@@ -28,4 +32,8 @@ class Aside:
 
     def _run(self) -> None:
         while True:
-            self._work.get()()
+            work = self._work.get()
+            try:
+                work()
+            except Exception:
+                logger.exception("work that was to be done aside failed")  # the next may not

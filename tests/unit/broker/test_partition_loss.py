@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from shmbroker import clock
+from shmbroker.broker import damage
 from shmbroker.broker.damage import DamageMender
 from shmbroker.broker.partition_store import PartitionStore
 from shmbroker.broker.upkeep import Upkeep
@@ -256,9 +258,39 @@ def settle(node: Node, mender: DamageMender) -> None:
     """Until it has nothing to do: its thread works on a few KiB."""
     mender.run(NOW_MS)
     while mender._current is not None:
+        clock.sleep(0.001)
         if mender._found:
             mender.run(NOW_MS)
     node.sync()
+
+
+def test_a_look_that_fails_leaves_room_for_the_next(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = Topic()
+    node.fill(topic, 25)
+    node.stop()
+    for name in ("00000000000000000000.log", "00000000000000000010.log"):
+        segment = node.directory(topic) / name
+        content = bytearray(segment.read_bytes())
+        content[SIZE + 90] ^= 1
+        segment.write_bytes(content)
+    node.start()
+    partition = node.open(topic)
+    mender = DamageMender(node.store, lambda _key: False)
+    faults = []
+    for offset in (1, 11):
+        with pytest.raises(CorruptFault) as met:
+            partition.log.read(offset, 10_000, 25)
+        faults.append(met.value)
+    with monkeypatch.context() as patch:
+        patch.setattr(damage, "look_at", lambda *_: 1 // 0)
+        mender.on_fault(partition, faults[0], NOW_MS)
+        settle(node, mender)
+    assert "ZeroDivisionError" in caplog.text
+    mender.on_fault(partition, faults[1], NOW_MS)
+    settle(node, mender)
+    assert node.counted == ["log_damage"]
 
 
 @pytest.mark.parametrize("number", [3, 13, 23])

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from shmbroker.gateway import token_users
 from shmbroker.gateway.sasl_door import NOT_YET_S
 from shmbroker.gateway.token_users import TokenUsers
 from shmbroker.metadata.security_image import SecurityImage, Token, token_record
@@ -72,6 +73,18 @@ def test_a_token_is_salted_once_for_each_mechanism_and_aside() -> None:
     assert office.credential(SHA_256) == office.credential(SHA_256)
     assert office.credential(SHA_256) != office.credential(SHA_512)
     assert not office.work
+
+
+def test_a_salting_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    office = Office(ONE)
+    with monkeypatch.context() as patch:
+        patch.setattr(token_users, "salted", lambda *_: 1 // 0)
+        assert office.users.token(SHA_256, "one") is NOT_YET
+        with pytest.raises(ZeroDivisionError):
+            office.work.run()
+    assert office.users.token(SHA_256, "one") is NOT_YET
+    office.work.run()
+    assert office.credential(SHA_256)
 
 
 @pytest.mark.parametrize(("mechanism", "digest"), [(SHA_256, "sha256"), (SHA_512, "sha512")])

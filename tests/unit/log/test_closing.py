@@ -94,3 +94,16 @@ def test_disk_that_refuses_one_fails_the_close(logs, monkeypatch):
     monkeypatch.setattr(os, "fdatasync", fdatasync)
     with pytest.raises(StorageFault, match="Input/output error"):
         closing.close_all(logs)
+
+
+def test_descriptor_that_can_not_be_closed_is_a_fault_that_ends_no_thread(logs, monkeypatch):
+    real_close = os.close
+
+    def close(fd):
+        real_close(fd)
+        if threading.current_thread().name == "syncer":
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "close", close)
+    with pytest.raises(StorageFault, match="Input/output error"):
+        closing.close_all(logs)
