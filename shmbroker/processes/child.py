@@ -158,12 +158,15 @@ def run_child(
     shared: SharedResources,
     slot: Slot,
     supervisor_pid: int,
+    begin: Callable[[], None],
     make: Callable[[SharedResources, Slot], Child],
 ) -> None:
-    """The whole life of a forked child; never returns."""
+    """The whole life of a forked child; never returns, whatever fails: what is above it on the
+    stack is the supervisor's. begin: drops what is the supervisor's alone."""
     status = 1
     child = None
     try:
+        begin()
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != supervisor_pid:
             sys.exit(0)
@@ -197,9 +200,11 @@ def run_child(
             shared.leave_last_words(slot.index, f"{type(failure).__name__}: {failure}")
         status = 1
     finally:
-        logging.shutdown()
-        output.flush()
-        os._exit(status)
+        try:
+            logging.shutdown()
+            output.flush()
+        finally:
+            os._exit(status)
 
 
 def go_before_supervisor(role: str) -> None:

@@ -2,7 +2,8 @@
 
 Rules of this file:
 * Nothing else forks. A child whose end nobody would see does not live on.
-* All here is the supervisor's; `_become` alone runs in the child, and never returns.
+* All here is the supervisor's; in the child run `_let_go` alone and `child.run_child`, which never
+  returns.
 * What is known of a child comes from its pidfd and its words in shared memory. It is not asked.
 * What follows from a death is decided elsewhere: `deaths`, `boots`, `successors`.
 """
@@ -13,6 +14,7 @@ import gc
 import os
 import select
 import signal
+from functools import partial
 from typing import NamedTuple
 
 from shmbroker import clock
@@ -46,7 +48,7 @@ from shmbroker.wire import codec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shmbroker.processes.roles import Make, Roles
+    from shmbroker.processes.roles import Roles
     from shmbroker.processes.shared_resources import SharedResources, Slot
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -159,7 +161,7 @@ class Children:
         try:
             pid = os.fork()
             if pid == 0:
-                self._become(slot, make)
+                run_child(self.shared, slot, self._pid, partial(self._let_go, slot), make)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         try:
@@ -173,15 +175,14 @@ class Children:
         running.started = clock.monotonic()
         self._poller.register(running.pidfd, select.POLLIN)
 
-    def _become(self, slot: Slot, make: Make) -> None:
-        """In the child: drop what is the supervisor's alone, then be the role. Never returns."""
+    def _let_go(self, slot: Slot) -> None:
+        """In the child: drop what is the supervisor's alone."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         self._roles.sockets.keep_for(slot.role)
-        run_child(self.shared, slot, self._pid, make)
 
     # ── what is known of them ───────────────────────────────────────────────────────────────────
 

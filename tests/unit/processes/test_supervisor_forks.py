@@ -116,3 +116,24 @@ def test_child_whose_end_nobody_would_see_does_not_live_on(family, monkeypatch):
     with pytest.raises(ChildProcessError):
         os.waitpid(forked[0], os.WNOHANG)
     assert running.slot.index in family.successors.to_fork
+
+
+@pytest.mark.parametrize("failure", [OSError(errno.EBADF, "Bad file descriptor"), KeyError("role")])
+def test_child_that_fails_before_it_has_a_role_ends_and_says_why(family, failure):
+    def refuse(_role):
+        raise failure
+
+    family.children._roles.sockets = SimpleNamespace(keep_for=refuse)
+    running = family.children.running[next(iter(family.successors.to_fork))]
+    me = os.getpid()
+    try:
+        family.children.fork(running)
+    finally:
+        if os.getpid() != me:
+            os._exit(77)  # it went on as a second supervisor
+    ready, _, _ = select.select([running.pidfd], [], [], 30)
+    assert ready
+    death = family.children.bury(running.pidfd)
+    assert (death.code, death.has_served) == (1, False)
+    last_words = family.shared.last_words(running.slot.index)
+    assert last_words == f"{type(failure).__name__}: {failure}"
