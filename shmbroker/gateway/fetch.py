@@ -253,6 +253,7 @@ class FetchApi:
                 count = len(image.partitions)
                 keys = self._keys_of(image)
             for index, epoch, offset, last_fetched_epoch, max_bytes in rows:
+                # `new_answer`, without a call for each of thousands.
                 answer: Answer = [index, refused, -1, -1, -1, None, 0, -1, -1, None]
                 answers.append(answer)
                 if wanted is not None:
@@ -330,7 +331,7 @@ class FetchApi:
                 answer = asked[which]
             else:
                 answer = found.get(which)
-                if answer is None:
+                if answer is None:  # `new_answer`, as above
                     found[which] = answer = [asked[which][1], 0, -1, -1, -1, None, 0, -1, -1, None]
             answer[A_ERROR] = error
             answer[A_HIGH_WATERMARK] = high_watermark

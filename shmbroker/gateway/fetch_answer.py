@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     Topics = Sequence[tuple[str, bytes, list[Answer]]]
     """Name, id, partitions."""
 
-# Places in an Answer.
-A_INDEX = 0
+# Places in an Answer; the first is the partition's index.
 A_ERROR = 1
 A_HIGH_WATERMARK = 2
 A_LAST_STABLE_OFFSET = 3
@@ -71,6 +70,11 @@ HEAD = Struct(">ihi")
 _ABORTED = Struct(">qq")
 _LEADER_ERRORS = frozenset((error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.FENCED_LEADER_EPOCH))
 _NO_TAGS = b"\0"
+
+
+def new_answer(index: int, error: int = error_codes.NONE) -> Answer:
+    """What is answered about a partition of which nothing is known, but for an error."""
+    return [index, error, -1, -1, -1, None, 0, -1, -1, None]
 
 
 class FetchAnswer:

@@ -28,6 +28,7 @@ from shmbroker.gateway.fetch_answer import (
     A_LENGTH,
     A_LOG_START_OFFSET,
     FetchAnswer,
+    new_answer,
     size_about,
 )
 from shmbroker.gateway.fetch_request import (
@@ -344,4 +345,4 @@ def _told(request: FetchRequest, session: FetchSession) -> Iterator[tuple[Any, l
     for which, answer in request.found.items():
         yield asked[which], answer
     for key, error in session.errors.items():
-        yield key, [key[1], error, -1, -1, -1, None, 0, -1, -1, None]
+        yield key, new_answer(key[1], error)

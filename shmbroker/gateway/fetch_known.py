@@ -26,6 +26,7 @@ from shmbroker.gateway.fetch_answer import (
     PARTITION_V4,
     PARTITION_V5,
     named,
+    new_answer,
     no_aborted,
 )
 from shmbroker.gateway.fetch_request import (
@@ -136,7 +137,7 @@ class KnownFetch(TopicMeaning):
         request.isolation = self.isolation
         request.known = self
         request.session = request.wanted = None
-        answer = [self.index, 0, -1, -1, -1, None, 0, -1, -1, None]
+        answer = new_answer(self.index)
         request.asked = [answer]
         request.topics = [(self.name, self.topic_id, request.asked)]
         request.tokens = [token]

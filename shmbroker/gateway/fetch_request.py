@@ -14,7 +14,7 @@ Rules of this file:
 from __future__ import annotations
 
 from shmbroker.apis.table import FETCH
-from shmbroker.gateway.fetch_answer import A_ERROR, A_LENGTH, A_RECORDS
+from shmbroker.gateway.fetch_answer import A_ERROR, A_LENGTH, A_RECORDS, new_answer
 from shmbroker.gateway.inflight import Request
 from shmbroker.ipc.operation_layout import READ, READ_HEAD
 from shmbroker.security.acls import CLUSTER, CLUSTER_ACTION, CLUSTER_NAME, TOPIC
@@ -85,8 +85,7 @@ class FetchRequest(Request):
         """Every partition that was asked for gets this error."""
         if self.session is not None:
             self.found = {
-                which: [key[1], error_code, -1, -1, -1, None, 0, -1, -1, None]
-                for which, key in enumerate(self.asked)
+                which: new_answer(key[1], error_code) for which, key in enumerate(self.asked)
             }
         else:
             for answer in self.asked:
