@@ -4,10 +4,16 @@ descriptor of it."""
 from __future__ import annotations
 
 import os
+import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+CONTROL_SOCKET = "control.sock"
+"""In the data directory of a broker family: for the tools and readers of this host. What is said
+there: `ipc.control_socket`."""
 
 
 def at(path: str | os.PathLike[str], do: Callable[[str], object]) -> None:
@@ -19,3 +25,15 @@ def at(path: str | os.PathLike[str], do: Callable[[str], object]) -> None:
         do(f"/proc/self/fd/{opened}/{name}")
     finally:
         os.close(opened)
+
+
+def connect(path: str | os.PathLike[str], timeout_s: float) -> socket.socket:
+    """Connected to who listens at a path; OSError if nobody does, or it may not be opened."""
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connected.settimeout(timeout_s)
+    try:
+        at(path, connected.connect)
+    except OSError:
+        connected.close()
+        raise
+    return connected

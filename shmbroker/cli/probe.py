@@ -55,12 +55,11 @@ def refusal_of(address: Address, is_tls: bool, wait_s: float = CONNECT_S) -> Pro
 
 
 def _unix_refusal(address: Address, wait_s: float) -> ProbeRefusal | None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connected:
-        connected.settimeout(wait_s)
-        try:
-            unix.at(address[0], connected.connect)
-        except OSError as error:
-            return ProbeRefusal(_words(error, wait_s), is_reached=False)
+    try:
+        connected = unix.connect(address[0], wait_s)
+    except OSError as error:
+        return ProbeRefusal(_words(error, wait_s), is_reached=False)
+    with connected:
         return _plain_refusal(connected, address)
 
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 FRAME_BYTES_MAX = 256 << 20
 CONNECT_S_MAX = 5.0
-CONTROL_SOCKET = "control.sock"
-"""In the data directory of a broker family of this host."""
 _TLS_ALERT = b"\x15\x03"
 """What a TLS server answers to a request in the clear; no frame is as large."""
 
@@ -202,19 +200,14 @@ def _dial(address: Address, timeout_s: float) -> socket.socket:
         tcp.tune(connected)
         return connected
     path = address[0]
-    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connected.settimeout(timeout_s)
-        unix.at(path, connected.connect)
+        return unix.connect(path, timeout_s)
     except PermissionError:
-        connected.close()
         from shmbroker.client.reader.access import forbidden
 
         raise AuthenticationFault(forbidden(path, "open", os.W_OK).text) from None
     except OSError as error:
-        connected.close()
         raise type(error)(error.errno, error.strerror, path) from None
-    return connected
 
 
 def connect_control(
@@ -222,11 +215,5 @@ def connect_control(
 ) -> Connection:
     """A connection to the control socket of the family that works on a data directory; OSError if
     nobody is there, or it may not be opened."""
-    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    control.settimeout(timeout_s)
-    try:
-        unix.at(os.path.join(data, CONTROL_SOCKET), control.connect)
-    except OSError:
-        control.close()
-        raise
+    control = unix.connect(os.path.join(data, unix.CONTROL_SOCKET), timeout_s)
     return Connection(control, "the control socket", client_id, versions)

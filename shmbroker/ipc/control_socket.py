@@ -13,7 +13,6 @@ import socket
 
 from shmbroker import unix
 
-NAME = "control.sock"
 _AT = "@"
 
 
@@ -31,17 +30,5 @@ def broker_of(client_id: bytes | None) -> int | None:
 def bind(directory: str | os.PathLike[str]) -> socket.socket:
     """A socket bound there, that does not listen yet; OSError if it can't be."""
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    unix.at(os.path.join(directory, NAME), bound.bind)
+    unix.at(os.path.join(directory, unix.CONTROL_SOCKET), bound.bind)
     return bound
-
-
-def connect(directory: str | os.PathLike[str], timeout_s: float) -> socket.socket:
-    """Connected to the broker whose data directory this is; OSError if there is none."""
-    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connected.settimeout(timeout_s)
-    try:
-        unix.at(os.path.join(directory, NAME), connected.connect)
-    except OSError:
-        connected.close()
-        raise
-    return connected

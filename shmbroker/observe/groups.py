@@ -12,11 +12,12 @@ Rules of this file:
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from shmbroker import clock
+from shmbroker import clock, unix
 from shmbroker.client.connection import Connection
 from shmbroker.errors import Fault
 from shmbroker.ipc import control_socket
@@ -62,7 +63,7 @@ class Told(NamedTuple):
 
 
 def _connected(data_directory: str, broker_id: int) -> Connection:
-    connected = control_socket.connect(data_directory, ANSWER_S)
+    connected = unix.connect(os.path.join(data_directory, unix.CONTROL_SOCKET), ANSWER_S)
     client_id = control_socket.client_id_for(CLIENT_ID, broker_id)
     return Connection(connected, f"broker {broker_id}", client_id, _VERSIONS)
 

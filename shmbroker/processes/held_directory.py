@@ -15,7 +15,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from shmbroker import clock
+from shmbroker import clock, unix
 from shmbroker.controller.raft.voter_links import socket_name
 from shmbroker.errors import ConfigFault
 from shmbroker.ipc import control_socket
@@ -89,7 +89,7 @@ class HeldDirectory:
 
     def bind_control_socket(self) -> socket.socket:
         """Where tools on this host ask the family."""
-        path = self.path / control_socket.NAME
+        path = self.path / unix.CONTROL_SOCKET
         try:
             path.unlink(missing_ok=True)
             control = control_socket.bind(self.path)
@@ -101,7 +101,7 @@ class HeldDirectory:
 
     def remove_sockets(self, controllers: Iterable[int]) -> None:
         """The control socket, and those of these controllers, who are gone."""
-        for name in (control_socket.NAME, *map(socket_name, controllers)):
+        for name in (unix.CONTROL_SOCKET, *map(socket_name, controllers)):
             (self.path / name).unlink(missing_ok=True)
 
     def _unusable(self, fault: OSError) -> ConfigFault:

@@ -15,6 +15,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
+from shmbroker import unix
 from shmbroker.cli.doctor.facts import Directory, Node, or_none
 from shmbroker.cli.doctor.gather_host import mount_of
 from shmbroker.errors import ConfigFault, Fault
@@ -49,7 +50,7 @@ def data_directory(path: str, root: Path = Path("/")) -> Directory:
     found.is_writable = os.access(path, os.W_OK | os.X_OK)
     found.mode, found.owner = state.st_mode & 0o7777, state.st_uid
     found.is_locked = or_none(lambda: _is_locked(f"{path}/.supervisor.lock"))
-    found.has_socket = os.path.lexists(f"{path}/control.sock")
+    found.has_socket = os.path.lexists(f"{path}/{unix.CONTROL_SOCKET}")
     found.quarantined = sum(len(names) for _, _, names in os.walk(f"{path}/quarantine"))
     is_node = os.path.lexists(f"{path}/meta.properties")
     below = sorted(str(each) for each in Path(path).glob("node-*") if each.is_dir())

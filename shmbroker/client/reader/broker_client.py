@@ -21,10 +21,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from shmbroker import clock
+from shmbroker import clock, unix
 from shmbroker.client.addresses import addresses_text, parse_addresses
 from shmbroker.client.cluster import Cluster, Topic
-from shmbroker.client.connection import CONTROL_SOCKET, Connection, connect_control
+from shmbroker.client.connection import Connection, connect_control
 from shmbroker.client.faults import (
     NAME_DIRECTORY,
     ClusterFault,
@@ -340,7 +340,7 @@ class BrokerClient:
 
     def _connect_control(self) -> Connection:
         data = self._find_data()
-        path = os.path.join(data, CONTROL_SOCKET)
+        path = os.path.join(data, unix.CONTROL_SOCKET)
         try:
             return connect_control(data, self.cluster.answer_s, self.consumer.client_id, READING)
         except (FileNotFoundError, NotADirectoryError):
