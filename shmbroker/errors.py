@@ -19,6 +19,11 @@ class TlsFault(ProtocolFault, OSError):
     comes where the socket's own do."""
 
 
+class BrokerGoneFault(Fault):
+    """A broker hangs or stops. The connection of who asks it is closed, for no fault of that
+    client: it looks for another broker."""
+
+
 class StorageFault(Fault):
     """The disk refused or lost something; the log directory it happened in is fenced."""
 

@@ -29,7 +29,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Protocol
 
-from shmbroker.errors import ProtocolFault
+from shmbroker.errors import BrokerGoneFault, ProtocolFault
 from shmbroker.gateway.accepting import Acceptor, Reception
 from shmbroker.gateway.connection import Traffic
 from shmbroker.gateway.ends import IDLE, SLOW, UNREAD, overdue
@@ -278,6 +278,9 @@ class EventLoop:
                     need = size + 4
         except ProtocolFault as fault:
             self.close_answered(connection, str(fault), is_fault=True)
+            return
+        except BrokerGoneFault as fault:
+            self.close_answered(connection, str(fault))
             return
         self.keep_rest(connection, buffer, position, end, need)
         if connection.out or (inflight and inflight[0].response is not None):

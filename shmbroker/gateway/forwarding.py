@@ -17,7 +17,7 @@ from functools import partial
 from shmbroker.apis import table
 from shmbroker.apis.controller import create_topics
 from shmbroker.apis.gateway import api_versions
-from shmbroker.errors import ProtocolFault
+from shmbroker.errors import BrokerGoneFault, ProtocolFault
 from shmbroker.gateway.audited import AUTO_CREATE_VERSION
 from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.inflight import PlainRequest
@@ -205,8 +205,7 @@ class PlainApis:
         else:
             peer = gateway.io_peers.get(listener.broker_id)
             if listener.broker_id in gateway.fenced and peer and peer.incarnation:
-                # Clients look for another.
-                raise ProtocolFault(f"broker {peer.number} hangs or stops")
+                raise BrokerGoneFault(f"broker {peer.number} hangs or stops")
         if peer is None or not peer.incarnation:
             return False
         token = gateway.token + 1

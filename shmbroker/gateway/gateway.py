@@ -527,7 +527,7 @@ class Gateway:
         self.loop.flush(connection)
 
     def close_connection(self, connection: Connection, reason: str) -> None:
-        """End a connection for a fault of its client (or a broker that restarted)."""
+        """End a connection for a fault of its client."""
         self.loop.close(connection, reason, is_fault=True)
 
     def topic_of(self, topic: Mapping[str, Any], by_id: bool) -> TopicImage | None:

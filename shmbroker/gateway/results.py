@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 ASK_AGAIN_S = 1.0
 """Between two times that a file's descriptor is asked for."""
+RESTARTED = "the broker process restarted"
+"""Why connections end whose clients are at no fault."""
 
 
 class Results:
@@ -242,7 +244,7 @@ class Results:
             del gateway.pending[token]
             if type(request) is produce.ProduceRequest:
                 if request.acks == 0:
-                    gateway.close_connection(request.connection, "the broker process restarted")
+                    gateway.loop.close(request.connection, RESTARTED)
                 else:
                     code = error_codes.NOT_LEADER_OR_FOLLOWER
                     gateway.produce.on_appended(request, token, code, -1, -1, -1, (None, ()))
@@ -253,5 +255,5 @@ class Results:
             elif type(request) is PlainRequest and peer.slot not in gateway.files:  # a controller
                 gateway.plain.fail_at_controller(request)
             else:
-                gateway.close_connection(request.connection, "the broker process restarted")
+                gateway.loop.close(request.connection, RESTARTED)
             gateway.touched.add(request.connection)

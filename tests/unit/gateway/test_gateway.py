@@ -36,7 +36,7 @@ from shmbroker.wire import codec
 from shmbroker.wire.api_keys import LIST_SEGMENTS
 from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER
 from shmbroker.wire.frame import request_frame
-from tests.support.family_memory import BROKER_ID, TOPIC, TOPIC_ID, FarEnd
+from tests.support.family_memory import BROKER_EPOCH, BROKER_ID, TOPIC, TOPIC_ID, FarEnd
 from tests.support.gateway_family import BROKER, GATEWAY, GatewayFamily, gateway_family
 from tests.support.raw_client import batch_of
 
@@ -203,6 +203,23 @@ def test_a_broker_that_dies_fails_what_is_pending(family: GatewayFamily) -> None
     ask_to_append(family)
     assert produced(family)["error_code"] == NOT_LEADER_OR_FOLLOWER
     assert not family.taken()
+
+
+@pytest.mark.parametrize("is_asked_before", [False, True])
+def test_a_client_whose_broker_hangs_or_dies_is_at_no_fault(
+    family: GatewayFamily, is_asked_before: bool
+) -> None:
+    if not is_asked_before:
+        record = {"broker_id": BROKER_ID, "broker_epoch": BROKER_EPOCH, "fenced": 1}
+        family.link.commit(("BrokerRegistrationChangeRecord", 0, record))
+    family.ask(*LIST_GROUPS, {"states_filter": []})
+    if is_asked_before:
+        family.die()
+        family.quiet_turn()
+    assert family.client.recv(1) == b""
+    assert not family.gateway.loop.connections
+    assert counted(family, "protocol_faults") == 0
+    assert counted(family, "connections_closed") == 1
 
 
 def test_pieces_of_an_answer_are_put_together_though_another_process_dies(
