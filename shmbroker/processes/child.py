@@ -3,7 +3,7 @@
 Rules of this file:
 * A child ends when the supervisor does: PR_SET_PDEATHSIG, and a look at getppid afterwards, as the
   supervisor may have died before the call.
-* A child talks only to peers that are running. `check_control` sees deaths and successors: it
+* A child talks only to peers that are running. `look_at_control` sees deaths and successors: it
   forgets what was pending with the dead, resets its half of the rings, and acknowledges; only then
   does the supervisor fork the successor.
 * Signal handlers only leave a note.
@@ -34,7 +34,6 @@ from shmbroker.processes.shared_core import SharedCore, shared_core
 from shmbroker.processes.shared_resources import CLEANER, PAGES, TIER, SharedResources, Slot
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import (
-    CONTROL_GENERATION_WORD,
     INCARNATION,
     STARTED_MS,
     STATE,
@@ -101,10 +100,6 @@ class Child(FamilyMember):
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.must_stop = True
 
-    def check_control(self) -> None:
-        """See who died and who came; cheap when nobody did."""
-        self.look_at_control(self)
-
     def say_running(self) -> None:
         """As a member does; how long the boot took is shown."""
         started_ms = self.words[self.counters.at(self.slot.index, STARTED_MS)]
@@ -129,10 +124,6 @@ class SleepingChild(Child):
         super().__init__(shared, slot, *peers)
         self.epoll = select.epoll()
         self.epoll.register(self.doorbell.eventfd, select.EPOLLIN | select.EPOLLET)
-
-    def has_news(self) -> bool:
-        """Whether something has come for which nobody may have rung, as this was up yet."""
-        return self.has_entries() or self.words[CONTROL_GENERATION_WORD] != self.generation
 
     def sleep(self, timeout: float) -> list[tuple[int, int]]:
         """Until the doorbell rings, a signal comes or `timeout` seconds are over: what the poller

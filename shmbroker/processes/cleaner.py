@@ -69,7 +69,7 @@ class Cleaner(SleepingChild):
         """Serve until asked to stop."""
         self.say_running()
         while not self.must_stop:
-            self.check_control()
+            self.look_at_control(self)
             had_work = self.executor.take(self.peers)
             self.publish()
             logs.flush()
@@ -151,7 +151,7 @@ class Cleaner(SleepingChild):
         while True:
             now = clock.monotonic()
             self.sign(now)
-            self.check_control()
+            self.look_at_control(self)
             if self._is_abandoned or self.must_stop:
                 raise Abandoned
             wait_s = self._throttle.wait_s(self.words[rate_at], now)

@@ -47,7 +47,7 @@ class MetricsProcess(SleepingChild):
         shown = f"[{host}]" if ":" in host else host
         logger.info("metrics on http://%s:%d/metrics", shown, port)
         while not self.must_stop:
-            self.check_control()
+            self.look_at_control(self)
             self.sign(clock.monotonic())
             self._follow()
             self.sleep(REST_S)

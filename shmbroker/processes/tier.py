@@ -126,7 +126,7 @@ class TierProcess(SleepingChild):
         """Serve until asked to stop; what is under way then is left as it is."""
         self.say_running()
         while not self.must_stop:
-            self.check_control()
+            self.look_at_control(self)
             self.follow_metadata()
             had_work = self.executor.take(self.peers)
             while not self.done.empty():
