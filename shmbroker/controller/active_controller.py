@@ -20,7 +20,6 @@ from __future__ import annotations
 import logging
 import os
 
-from shmbroker.controller.bootstrap import write_bootstrap_checkpoint
 from shmbroker.controller.decision_log import DecisionLog
 from shmbroker.controller.decisions import bounds, configs, nodes
 from shmbroker.controller.decisions.tokens import TokenRules
@@ -37,7 +36,6 @@ from shmbroker.controller.told_ends import ToldEnds
 from shmbroker.ids import random_uuid
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.metadata.follower import MetadataFollower
-from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.security.identity import OF_FAMILY
 from shmbroker.wire.error_codes import (
     BROKER_ID_NOT_REGISTERED,
@@ -94,25 +92,6 @@ class ActiveController:
         self.membership = Membership(log)
         self.told_ends = ToldEnds(log, self.membership.doubts)
         self.due = Due(log, self.token_rules)
-
-    @classmethod
-    def open(
-        cls,
-        node_directory: str,
-        node_id: int,
-        cluster_id: str,
-        config: BrokerConfig,
-        now_ms: int,
-    ) -> ActiveController:
-        """Recover or create the metadata in a node's directory and become its only controller.
-
-        CorruptFault, StorageFault: as `Voter.open` and `MetadataFollower.catch_up`.
-        """
-        write_bootstrap_checkpoint(node_directory, now_ms)
-        voter = Voter.open(node_directory, node_id)
-        voter.start()
-        follower = MetadataFollower(MetadataLogReader(voter.directory), cluster_id)
-        return cls.activate(voter, follower, config, now_ms)
 
     @classmethod
     def activate(

@@ -123,10 +123,6 @@ class PositionTable:
         if slot is not None:
             self.words[_word_of(slot) + READ_BYTES] += count
 
-    def partition_keys(self) -> list[bytes]:
-        """The partitions that have a slot."""
-        return list(self._slots)
-
     def _key(self, slot: int) -> bytes:
         at = _word_of(slot) * WORD_BYTES
         return bytes(self._view[at : at + KEY_BYTES])

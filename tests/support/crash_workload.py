@@ -140,7 +140,7 @@ class Life:
     def boot(self, *, is_successor: bool) -> None:
         self.step = "boot"
         self.metadata, self.metadata_epoch = lead(self.node)
-        self.metadata_committed = self.metadata.flushed_offset
+        self.metadata_committed = flushed_end(self.metadata)
         if not is_successor:
             self.positions = self._new_positions()
         self.store = make_store(
@@ -379,7 +379,7 @@ class Life:
         record = ("FeatureLevelRecord", 0, {"name": "f", "feature_level": self.rng.randrange(100)})
         self.metadata.append(self.metadata_epoch, [record], self.now_ms)
         self.metadata.flush()
-        self.metadata_committed = self.metadata.flushed_offset
+        self.metadata_committed = flushed_end(self.metadata)
 
     def recreate(self) -> None:
         """Delete a topic; most often there is soon one of the same name."""
@@ -452,7 +452,7 @@ class Life:
         os.makedirs(node, exist_ok=True)
         metadata, epoch = lead(node)
         try:
-            assert metadata.flushed_offset > self.metadata_committed, "G: committed records lost"
+            assert flushed_end(metadata) > self.metadata_committed, "G: committed records lost"
             assert epoch > self.metadata_epoch, "G: an epoch comes twice"
         finally:
             metadata._log.close(clean=False)
@@ -497,6 +497,11 @@ def lead(node: str) -> tuple[MetadataLog, int]:
     metadata.append_leader_change(epoch, 1, [1], [1])
     metadata.flush()
     return metadata, epoch
+
+
+def flushed_end(metadata: MetadataLog) -> int:
+    """One past the last durable record."""
+    return metadata._log.recovery_point
 
 
 def make_store(

@@ -218,11 +218,6 @@ class MetadataLog:
         return self._log.log_end_offset
 
     @property
-    def flushed_offset(self) -> int:
-        """One past the last durable record."""
-        return self._log.recovery_point
-
-    @property
     def last_epoch(self) -> int:
         """The epoch of the last record, in the log or in the snapshot that it begins with."""
         return max(self._log.leader_epochs.latest, self.log_start_epoch, 0)

@@ -342,10 +342,6 @@ class ClassicGroup:
             return self.protocol_type == CONSUMER
         return topic in self.subscribed_topics
 
-    def is_simple(self) -> bool:
-        """Whether it only keeps offsets that somebody commits without being a member."""
-        return self.protocol_type is None
-
     def is_idle(self) -> bool:
         """Whether nobody is in it or about to be."""
         return self.state == EMPTY and not self.pending_joins

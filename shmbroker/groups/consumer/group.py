@@ -233,10 +233,6 @@ class ConsumerGroup:
             topic in found.topics for found in self.regexes.resolved.values()
         )
 
-    def is_simple(self) -> bool:
-        """It has had members."""
-        return False
-
     def is_idle(self) -> bool:
         """Whether nobody is in it."""
         return not self.members

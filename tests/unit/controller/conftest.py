@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from controller_at_work import CLUSTER_ID, NOW_MS, Start, join
+from controller_at_work import CLUSTER_ID, NOW_MS, Start, join, open_controller
 
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.metadata.follower import MetadataFollower
@@ -20,13 +20,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def start(**settings: str) -> ActiveController:
         static = {name.replace("_", "."): text for name, text in settings.items()}
-        controller = ActiveController.open(
-            str(tmp_path),
-            1,
-            CLUSTER_ID,
-            BrokerConfig(static),
-            NOW_MS,
-        )
+        controller = open_controller(str(tmp_path), CLUSTER_ID, BrokerConfig(static), NOW_MS)
         started.append(controller)
         return controller
 

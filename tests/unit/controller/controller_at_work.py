@@ -4,14 +4,30 @@ from collections.abc import Callable
 from typing import Any
 
 from shmbroker.controller.active_controller import ActiveController
+from shmbroker.controller.bootstrap import write_bootstrap_checkpoint
 from shmbroker.controller.decisions.lost_replicas import HAS
+from shmbroker.controller.raft.voter import Voter
+from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import PartitionImage
+from shmbroker.metadata.log_reader import MetadataLogReader
+from shmbroker.settings.broker_config import BrokerConfig
 
 NOW_MS = 1_700_000_000_000
 DIRECTORY_ID = bytes(range(16))
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 
 Start = Callable[..., ActiveController]
+
+
+def open_controller(
+    directory: str, cluster_id: str, config: BrokerConfig, now_ms: int
+) -> ActiveController:
+    """The only controller, of node 1: the metadata in its directory is recovered, or made."""
+    write_bootstrap_checkpoint(directory, now_ms)
+    voter = Voter.open(directory, 1)
+    voter.start()
+    follower = MetadataFollower(MetadataLogReader(voter.directory), cluster_id)
+    return ActiveController.activate(voter, follower, config, now_ms)
 
 
 def join(

@@ -7,7 +7,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from controller_at_work import CLUSTER_ID, DIRECTORY_ID, NOW_MS, Start, at, create, join
+from controller_at_work import (
+    CLUSTER_ID,
+    DIRECTORY_ID,
+    NOW_MS,
+    Start,
+    at,
+    create,
+    join,
+    open_controller,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -228,7 +237,7 @@ class World:
         self.brokers: dict[int, bool] = {}
 
     def open(self) -> ActiveController:
-        return ActiveController.open(str(self.directory), 1, CLUSTER_ID, self.config, NOW_MS)
+        return open_controller(str(self.directory), CLUSTER_ID, self.config, NOW_MS)
 
     def take(self, kind: str, *args) -> None:
         controller = self.controller

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from controller_at_work import open_controller
 
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.controller.decisions.parts import WEIGHT_MAX, Joined, parts_of
@@ -21,7 +22,7 @@ VERSION = {
 
 @pytest.fixture
 def active(tmp_path: Path) -> ActiveController:
-    made = ActiveController.open(str(tmp_path), 1, "x" * 22, BrokerConfig({}), 1)
+    made = open_controller(str(tmp_path), "x" * 22, BrokerConfig({}), 1)
     made.membership.register_broker(1, "host", 1, bytes(16), [bytes(15) + b"1"], 1)
     made.membership.unfence_broker(1, 1)
     decide(made, "CreateTopics", topics=[topic(f"known-{number}") for number in range(900)])
