@@ -85,8 +85,8 @@ class Open(NamedTuple):
 
 
 class TransactionsAdmin:
-    """One cluster; `with Transactions(addresses) as transactions: …`. ClusterFault if it can't be
-    asked or refuses. Plain connections only."""
+    """One cluster; `with TransactionsAdmin(addresses) as transactions: …`. ClusterFault if it can't
+    be asked or refuses. Plain connections only."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         self._cluster = Cluster(addresses, CLIENT_ID, ANSWER_S)
