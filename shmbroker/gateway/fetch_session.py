@@ -190,7 +190,7 @@ class FetchSession:
         partitions, errors = self.partitions, self.errors
         return [partitions[key] for key in self._changed if key not in errors]
 
-    def on_asked(self, host: Any, asked: list[Key]) -> None:
+    def on_asked(self, host: tuple[Peer, int] | None, asked: list[Key]) -> None:
         """The broker at `host` is told of all. asked: all that it keeps, in the order in which it
         was told. Whether it is in step then shows with its answer."""
         self.host, self.asked_last, self.is_in_step = host, asked, False

@@ -17,7 +17,6 @@ Rules of this file:
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import (
@@ -208,7 +207,8 @@ class FollowerReads:
     def on_leadership(self, partition: Partition) -> None:
         """Its leader, epoch or replicas have changed: followers read anew when they know too."""
         for row in list(partition.followed_rows):
-            if self.held.pop(row, 0) is None:
+            if row in self.held:
+                del self.held[row]
                 row.session.ready[row] = None  # perhaps it is in sync now
             if not partition.is_leader:
                 row.error = not_led_error(partition)
@@ -276,7 +276,7 @@ class FollowerReads:
                         self._hold(row)
                         continue
                 found = self._look_up(partition, row.fetch_offset, bytes_max, total == 0)
-                if type(found) is int:
+                if isinstance(found, int):
                     error = found
                 else:
                     segment, position, length = found
@@ -307,7 +307,7 @@ class FollowerReads:
 
     def _look_up(
         self, partition: Partition, offset: int, bytes_max: int, min_one_batch: bool
-    ) -> Any:
+    ) -> tuple[Segment, int, int] | int:
         """(segment, position, length), or an error code. The follower judges every batch itself."""
         log = partition.log
         end_offset = log.log_end_offset

@@ -65,6 +65,7 @@ from shmbroker.wire import error_codes
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.broker.replication.followed import CopiedRow
+    from shmbroker.ipc.passed_files import FileTable
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ class ReplicaFetcher:
 
     def __init__(
         self,
-        links: Mapping[int, tuple[Peer, Any]],
+        links: Mapping[int, tuple[Peer, FileTable]],
         new_token: Callable[[], int],
         now_ms: Callable[[], int],
         steady_ms: Callable[[], int],

@@ -40,6 +40,8 @@ from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from shmbroker.ipc.passed_files import FileTable
+    from shmbroker.log.segment import Segment
     from shmbroker.metadata.image import MetadataImage, PartitionImage
 
 
@@ -57,13 +59,13 @@ class Replication:
         self,
         broker_id: int,
         appender: Appender,
-        links: Mapping[int, tuple[Peer, Any]],
+        links: Mapping[int, tuple[Peer, FileTable]],
         siblings: Mapping[int, SiblingPositions],
         lag_max_ms: int,
         *,
         awake: Awake,
         new_token: Callable[[], int],
-        pass_file: Callable[[Peer, Any], None],
+        pass_file: Callable[[Peer, Segment], None],
         note_gap: Callable[[Partition], None],
         flush: Callable[..., None],
         ask: Callable[[dict[str, Any]], bool],

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from shmbroker.groups.classic.effects import Effect, Store
     from shmbroker.groups.classic.member import ClassicMember
+    from shmbroker.groups.group_table import GroupShard
 
 TYPE_CLASSIC = "classic"
 
@@ -113,11 +114,11 @@ class ClassicGroup:
         settings: ClassicSettings,
         make_member_id: Callable[[str], str],
         now_ms: int,
-        owner: Any = None,
+        owner: GroupShard,
     ) -> None:
         self.group_id = group_id
         self.owner = owner
-        """The partition's groups that it belongs to; not looked at here, so of any kind."""
+        """The partition's groups that it belongs to; not looked at here."""
         self.settings = settings
         self.make_member_id = make_member_id
         self.state = EMPTY

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from shmbroker.groups.classic.effects import Effect
     from shmbroker.groups.consumer.assignors import Assignment
     from shmbroker.groups.consumer.change import Change, ConsumerSettings
+    from shmbroker.groups.group_table import GroupShard
 
 # States of the group, as clients read them.
 EMPTY = "Empty"
@@ -93,11 +94,11 @@ class ConsumerGroup:
         group_id: str,
         settings: ConsumerSettings,
         make_member_id: Callable[[], str],
-        owner: Any = None,
+        owner: GroupShard,
     ) -> None:
         self.group_id = group_id
         self.owner = owner
-        """The partition's groups that it belongs to; not looked at here, so of any kind."""
+        """The partition's groups that it belongs to; not looked at here."""
         self.settings = settings
         self.make_member_id = make_member_id
         """An id for a member that brings none."""

@@ -15,6 +15,8 @@ from shmbroker.groups.consumer.regexes import resolve_regexes
 from shmbroker.wire import codec, error_codes
 
 START_MS = 1_000_000
+NO_SHARD: Any = None
+"""A group does not look at the partition that it belongs to."""
 SESSION_MS = 45_000
 REBALANCE_MS = 60_000
 FENCED = (error_codes.FENCED_MEMBER_EPOCH, error_codes.UNKNOWN_MEMBER_ID)
@@ -62,7 +64,7 @@ class Room:
         self.settings = settings or ConsumerSettings(migration_policy="upgrade")
         self.now_ms = START_MS
         self.ids = 0
-        self.group = ConsumerGroup("g", self.settings, self.make_id)
+        self.group = ConsumerGroup("g", self.settings, self.make_id, NO_SHARD)
         self.log: dict[tuple[Any, ...], Any] = {}
         self.records: list[Any] = []
         self.is_broken = False
@@ -148,7 +150,7 @@ class Room:
         self.group.on_loaded(self.now_ms)
 
     def loaded(self) -> ConsumerGroup:
-        group = ConsumerGroup("g", self.settings, self.make_id)
+        group = ConsumerGroup("g", self.settings, self.make_id, NO_SHARD)
         for (record_type, *_), (key, value) in sorted(self.log.items(), key=str, reverse=True):
             if value is not None:
                 group.replay(record_type, key, value)

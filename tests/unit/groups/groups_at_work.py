@@ -9,6 +9,8 @@ from shmbroker.groups.classic.joining import on_join
 from shmbroker.groups.classic.syncing import on_sync
 
 START_MS = 1_000_000
+NO_SHARD: Any = None
+"""A group does not look at the partition that it belongs to."""
 SESSION_MS = 10_000
 REBALANCE_MS = 20_000
 
@@ -36,9 +38,8 @@ class Table:
         self.now_ms = START_MS
         self.stored: list[dict[str, Any]] = []
         self.storage_error = 0
-        self.group = ClassicGroup(
-            "group", ClassicSettings(delay_ms, size_max), self.make_id, START_MS
-        )
+        settings = ClassicSettings(delay_ms, size_max)
+        self.group = ClassicGroup("group", settings, self.make_id, START_MS, NO_SHARD)
 
     def make_id(self, prefix: str) -> str:
         self.ids += 1
