@@ -10,6 +10,7 @@ cluster.id=MkU3OEVBNTcwNTJENDM2Qg
 from shmbroker.errors import ConfigFault, StorageFault
 from shmbroker.ids import uuid_from_text, uuid_text
 from shmbroker.log.checkpoints import read_file, write_file
+from shmbroker.settings.java_properties import properties
 
 FILE_NAME = "meta.properties"
 _FIX = "restore the file from a copy, or remove it to give the node a new identity"
@@ -47,11 +48,11 @@ def check_meta_properties(path: str, found: MetaProperties, node_id: int, cluste
         raise ConfigFault(f"{path} belongs to cluster {found.cluster_id}, not {cluster_id}")
 
 
-def write_meta_properties(path: str, properties: MetaProperties) -> None:
+def write_meta_properties(path: str, identity: MetaProperties) -> None:
     """Write the file durably."""
     text = (
-        f"#\nnode.id={properties.node_id}\ndirectory.id={uuid_text(properties.directory_id)}\n"
-        f"version=1\ncluster.id={properties.cluster_id}\n"
+        f"#\nnode.id={identity.node_id}\ndirectory.id={uuid_text(identity.directory_id)}\n"
+        f"version=1\ncluster.id={identity.cluster_id}\n"
     )
     write_file(path, text)
 
@@ -64,13 +65,8 @@ def read_meta_properties(path: str) -> MetaProperties | None:
         raise ConfigFault(f"{fault}; {_FIX}") from None
     if text is None:
         return None
-    values = {}
-    for line in text.split("\n"):
-        line = line.strip()
-        if line and line[0] not in "#!":
-            name, _, value = line.partition("=")
-            values[name.strip()] = value.strip().replace("\\", "")
     try:
+        values = properties(text)
         if values["version"] != "1":
             raise ConfigFault(f"{path}: version {values['version']} is not 1 (KRaft)")
         return MetaProperties(

@@ -5,6 +5,7 @@
    layers          where a value is from: topic, broker, all brokers, file and flags, default
    broker_config   what file and flags say for this family
    files, checks   reading files; refusing what clients give
+   java_properties the format of such files as server.properties
    without_effect  what Kafka has and nothing here goes by
 
 * A *topic setting* (`segment.bytes`) has its value from, in this order: the topic's own override,

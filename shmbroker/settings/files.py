@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shmbroker.errors import ConfigFault
+from shmbroker.settings.java_properties import properties
 
 
 def read_settings(path: str) -> dict[str, str]:
@@ -10,7 +11,7 @@ def read_settings(path: str) -> dict[str, str]:
         with open(path, "rb") as file:
             content = file.read()
         text = content.decode()
-        return _flat_toml(text) if path.endswith(".toml") else properties(text)
+        return _flat_toml(text) if path.endswith(".toml") else _from_properties(text)
     except OSError as fault:
         raise ConfigFault(f"{path} can't be read: {fault.strerror}.") from None
     except ValueError as fault:  # tomllib's and UnicodeDecodeError are ValueErrors
@@ -42,20 +43,9 @@ def _flat_toml(text: str) -> dict[str, str]:
     return flat
 
 
-def properties(text: str) -> dict[str, str]:
-    """Java properties: key=value or key: value, # and ! comments, \\ at the end goes on."""
-    found: dict[str, str] = {}
-    logical = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
-        if not logical and (not line or line[0] in "#!"):
-            continue
-        if line.endswith("\\"):
-            logical += line[:-1]
-            continue
-        logical, whole = "", logical + line
-        at = min((i for i in (whole.find("="), whole.find(":")) if i >= 0), default=-1)
-        if at < 1:
-            raise ValueError(f"line {number} is no key=value")
-        found[whole[:at].strip()] = whole[at + 1 :].strip()
+def _from_properties(text: str) -> dict[str, str]:
+    """Without the spaces behind values: Kafka leaves them out when it parses a setting."""
+    found = {name: value.strip() for name, value in properties(text).items()}
+    if "" in found:
+        raise ValueError(f"={found['']} has no name")
     return found

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 from shmbroker.errors import ConfigFault
-from shmbroker.settings.files import properties
+from shmbroker.settings.java_properties import properties
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

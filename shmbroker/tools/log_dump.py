@@ -21,6 +21,7 @@ from shmbroker.log.producer_state import read_snapshot
 from shmbroker.records import batch_layout as layout
 from shmbroker.records.batch import control_type, iterate_records
 from shmbroker.records.codecs import NAMES
+from shmbroker.settings.java_properties import properties
 from shmbroker.tools import log_files
 from shmbroker.tools.log_files import Batch
 from shmbroker.wire import codec, coordinator_records, schema
@@ -73,9 +74,10 @@ def dump(
         topic_id = read_partition_metadata(path)
         yield {"type": "partition", "topic_id": uuid_text(topic_id) if topic_id else None}
     elif kind == log_files.META_PROPERTIES:
-        lines = (checkpoints.read_file(path) or "").split("\n")
-        pairs = (line.partition("=") for line in lines if line.strip() and line[0] not in "#!")
-        yield {"type": "properties", **{name.strip(): value.strip() for name, _, value in pairs}}
+        try:
+            yield {"type": "properties", **properties(checkpoints.read_file(path) or "")}
+        except ValueError as error:
+            raise CorruptFault(f"{path}: {error}") from None
     else:
         yield {"type": "state", **_json(path)}
 

@@ -168,6 +168,26 @@ def test_properties(tmp_path: Path) -> None:
     assert config["broker.rack"] == "a=b"
 
 
+def test_properties_as_java_stores_them(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(
+        "#Tue Nov 24 09:34:26 UTC 2026\nbroker.rack=r\\u00E4ck\\\\\n"
+        "listeners=PLAINTEXT\\://\\:9092\nnum.partitions=3\\"
+    )
+    config = BrokerConfig.load(str(path))
+    assert config["broker.rack"] == "r\u00e4ck\\"
+    assert config.listeners[0].port == 9092
+    assert config["num.partitions"] == 3
+
+
+@pytest.mark.parametrize("text", ["=5\n", "broker.rack=\\u00e\n"])
+def test_properties_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(text)
+    with pytest.raises(ConfigFault, match="can't be understood"):
+        BrokerConfig.load(str(path))
+
+
 def test_flags_win_over_assignments_and_these_over_the_file(tmp_path: Path) -> None:
     path = tmp_path / "p.properties"
     path.write_text("num.partitions=2\nshmbroker.port=1\nshmbroker.host=h\n")

@@ -15,12 +15,13 @@ from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.tune.advice import ADVISED
 from shmbroker.errors import ConfigFault
 from shmbroker.settings.files import read_settings
+from shmbroker.settings.java_properties import entries, natural_lines
 
 
 def changed(text: str, values: Mapping[str, str], is_toml: bool) -> str:
     """The text with these values. A line that has one is rewritten in its place, the last of them
     where there are several; others go to the end, of TOML before the first table."""
-    lines = text.splitlines()
+    lines = natural_lines(text)
     for name, value in values.items():
         line = f"'{name}' = {value}" if is_toml else f"{name}={value}"
         place = _place_toml(lines, name) if is_toml else _place_properties(lines, name)
@@ -36,20 +37,8 @@ def changed(text: str, values: Mapping[str, str], is_toml: bool) -> str:
 
 def _place_properties(lines: list[str], name: str) -> tuple[int, int] | None:
     """First line and the one after the last of the setting that counts: lines may go on."""
-    found, begin = None, None
-    for at, line in enumerate(lines):
-        stripped = line.strip()
-        if begin is None:
-            if not stripped or stripped[0] in "#!":
-                continue
-            begin = at
-        if stripped.endswith("\\"):
-            continue
-        whole = "".join(each.strip().removesuffix("\\") for each in lines[begin : at + 1])
-        if re.split(r"[=:]", whole, maxsplit=1)[0].strip() == name:
-            found = begin, at + 1
-        begin = None
-    return found
+    places = [(first, end) for each, _, first, end in entries(lines) if each == name]
+    return places[-1] if places else None
 
 
 def _place_toml(lines: list[str], name: str) -> tuple[int, int] | None:

@@ -32,7 +32,7 @@ from shmbroker.cli.tune.facts import (
 )
 from shmbroker.cli.tune.settings_file import apply, changed
 from shmbroker.settings.broker_config import BrokerConfig
-from shmbroker.settings.files import properties
+from shmbroker.settings.java_properties import properties
 
 GIB, MIB = 1 << 30, 1 << 20
 NOW = {NETWORK_WORKERS: "2", IO_WORKERS: "1", RING_BYTES: str(8 * MIB)}
@@ -186,6 +186,8 @@ def test_notes_say_what_each_candidate_did():
         ("a.b=1\nx=1\na.b=7\n", "a.b=1\nx=1\na.b=2\n"),  # the last one counts
         ("#a.b=1\na.b.c=1\n", "#a.b=1\na.b.c=1\na.b=2\n"),
         ("x=1,\\\n  a.b=3\na.b=\\\n 4\nz=1\n", "x=1,\\\n  a.b=3\na.b=2\nz=1\n"),
+        ("x=c:\\\\\na.b=1\n", "x=c:\\\\\na.b=2\n"),  # two backslashes: it doesn't go on
+        ("a\\u002eb 1\nx=1\n", "a.b=2\nx=1\n"),
     ],
 )
 def test_properties_keep_their_other_lines(before, after):

@@ -258,6 +258,16 @@ def test_meta_properties_round_trip(tmp_path):
     assert (found.node_id, found.cluster_id, found.directory_id) == (3, "abc", bytes(range(16)))
 
 
+def test_meta_properties_may_be_written_by_java(tmp_path):
+    path = tmp_path / "meta.properties"
+    path.write_text(
+        "#\n#Tue Nov 24 09:34:26 UTC 2026\ncluster.id=a\\=\\=\\\n  b\n"
+        "version: 1\ndirectory.id AAECAwQFBgcICQoLDA0ODw\nnode.id=3\n"
+    )
+    found = read_meta_properties(str(path))
+    assert (found.node_id, found.cluster_id, found.directory_id) == (3, "a==b", bytes(range(16)))
+
+
 @pytest.mark.parametrize(
     ("line", "other"),
     [
@@ -265,6 +275,7 @@ def test_meta_properties_round_trip(tmp_path):
         ("version=1", ""),
         ("node.id=3", "node.id=x"),
         ("directory.id=AAECAwQFBgcICQoLDA0ODw", "directory.id=short"),
+        ("cluster.id=abc", "cluster.id=\\u12"),
     ],
 )
 def test_meta_properties_that_cannot_be_used_are_a_fault(tmp_path, line, other):

@@ -222,6 +222,10 @@ def test_small_files(tmp_path: Path) -> None:
     path = tmp_path / "meta.properties"
     write_meta_properties(str(path), MetaProperties(3, "c", bytes(16)))
     assert rows(str(path))[0]["node.id"] == "3"
+    stored = put(tmp_path, "meta.properties", b"! Java\ncluster.id=a\\=b\\u0063")
+    assert rows(stored) == [{"type": "properties", "cluster.id": "a=bc"}]
+    with pytest.raises(CorruptFault, match="hexadecimal"):
+        rows(put(tmp_path, "meta.properties", b"cluster.id=\\uX"))
     assert rows(put(tmp_path, "quorum-state", b'{"leaderId":1}'))[0]["leaderId"] == 1
     with pytest.raises(CorruptFault, match="is no JSON"):
         rows(put(tmp_path, "quorum-state", b"{"))
