@@ -22,6 +22,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from shmbroker.errors import ProtocolFault
 from shmbroker.testing.refusals import move_ports, names_addresses, refusal_of
@@ -34,16 +35,19 @@ STOP_S = 5.0
 DISCONNECT = -1000
 """Instead of an error: the connection ends."""
 _NO_FAULT = -1001
+_Rule = TypeVar("_Rule", int, float)
 
 
 class Rules:
-    """What is to go wrong, by api key."""
+    """What is to go wrong, by api key. Of several rules that last, the newest counts; when it ends,
+    the one before it does."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._failures: dict[int, deque[int]] = {}
-        self._lasting: dict[int, int] = {}
-        self._delays_s: dict[int, float] = {}
+        self._lasting: dict[int, dict[object, int]] = {}
+        self._delays_s: dict[int, dict[object, float]] = {}
+        """These two by api key and by who ends the rule, the newest last."""
 
     def fail_next(self, api_key: int, error: int, times: int) -> None:
         """The next requests of this API fail so, behind those that were said before."""
@@ -52,15 +56,11 @@ class Rules:
 
     def fail(self, api_key: int, error: int) -> Callable[[], None]:
         """All requests of this API fail so until what is returned is called."""
-        with self._lock:
-            self._lasting[api_key] = error
-        return lambda: self._forget(self._lasting, api_key)
+        return self._add(self._lasting, api_key, error)
 
     def delay(self, api_key: int, delay_s: float) -> Callable[[], None]:
         """Answers of this API are late until what is returned is called."""
-        with self._lock:
-            self._delays_s[api_key] = delay_s
-        return lambda: self._forget(self._delays_s, api_key)
+        return self._add(self._delays_s, api_key, delay_s)
 
     def clear(self) -> None:
         """Nothing goes wrong any more."""
@@ -69,20 +69,31 @@ class Rules:
             self._lasting.clear()
             self._delays_s.clear()
 
-    def _forget(self, rules: dict[int, int] | dict[int, float], api_key: int) -> None:
+    def _add(
+        self, rules: dict[int, dict[object, _Rule]], api_key: int, rule: _Rule
+    ) -> Callable[[], None]:
+        token = object()
         with self._lock:
-            rules.pop(api_key, None)
+            rules.setdefault(api_key, {})[token] = rule
+
+        def end() -> None:
+            with self._lock:
+                rules.get(api_key, {}).pop(token, None)
+
+        return end
 
     def next_failure(self, api_key: int) -> int:
         """The error that a request of now gets; it is used up."""
         with self._lock:
             failures = self._failures.get(api_key)
-            return failures.popleft() if failures else self._lasting.get(api_key, _NO_FAULT)
+            if failures:
+                return failures.popleft()
+            return next(reversed(self._lasting.get(api_key, {}).values()), _NO_FAULT)
 
     def delay_s(self, api_key: int) -> float:
         """How long an answer of now is held back."""
         with self._lock:
-            return self._delays_s.get(api_key, 0.0)
+            return next(reversed(self._delays_s.get(api_key, {}).values()), 0.0)
 
 
 class _Answer:
