@@ -90,7 +90,7 @@ def shmbroker_topic(request: pytest.FixtureRequest, shmbroker_broker: Broker) ->
 
     config = request.config
     config.stash[_topics] += 1
-    name = re.sub(r"[^\w.-]", "-", request.node.name)[:200]
+    name = re.sub(r"[^\w.-]", "-", request.node.name, flags=re.ASCII)[:200]
     topic = f"{name}-{config.stash[_topics]}"
     marker = request.node.get_closest_marker("shmbroker_topic")
     said = marker.kwargs if marker else {}

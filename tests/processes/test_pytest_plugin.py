@@ -60,6 +60,21 @@ def test_one_broker_serves_a_session_and_each_test_has_its_topic(tmp_path: Path)
     assert not Path(third[1]).exists(), "its directory is gone"
 
 
+def test_name_that_no_topic_can_have_becomes_one(tmp_path: Path) -> None:
+    test = """
+import pytest
+
+@pytest.mark.parametrize("place", ["Zürich", "a/b"])
+def test_of_a_café(shmbroker_topic, place, record):
+    record(shmbroker_topic)
+"""
+    done = run(tmp_path, test)
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = [name for [name] in told(tmp_path)]
+    assert names[1] == "test_of_a_caf--a-b--2"
+    assert names[0].isascii()
+
+
 def test_scope_is_a_setting(tmp_path: Path) -> None:
     done = run(tmp_path, ADDRESSES, ini="shmbroker_scope = function\n")
     assert done.returncode == 0, done.stdout + done.stderr
