@@ -104,7 +104,7 @@ class Broker:
     stand for free ports. With `faults` clients of `address` go through a proxy,
     which `delay`, `fail_next` and `disk_full` need. With `users` (passwords by name) it lets only
     these in, by SASL/PLAIN; `client_settings` has what a client needs. RuntimeError, with what it
-    printed, if it does not start.
+    printed, if it does not start; a directory that was made for it is gone then.
     """
 
     def __init__(
@@ -118,12 +118,22 @@ class Broker:
         self._owns_data = data is None
         self.data = data or Path(tempfile.mkdtemp(prefix="shmbroker-test-"))
         self._users = dict(users or {})
+        self.address = ""
+        self.pid = 0
+        self._proxy: Proxy | None = None
+        self._troubles: list[Trouble] = []
+        try:
+            self._begin(flags, port, faults)
+        except BaseException:
+            if self.pid:
+                self.kill()
+            self._remove_data()
+            raise
+
+    def _begin(self, flags: tuple[str, ...], port: int, faults: bool) -> None:
         if self._users:
             flags = (*flags, *_flags_of_users(self.data, self._users))
         self.flags = flags
-        self.address = ""
-        self._proxy: Proxy | None = None
-        self._troubles: list[Trouble] = []
         counts = [flags[at + 1] for at, flag in enumerate(flags) if flag in _FLAGS_OF_BROKERS]
         workers = max(map(int, counts), default=1)
         self._workers = workers
@@ -266,8 +276,9 @@ class Broker:
 
     def pause(self, name: str = "") -> Trouble:
         """Stop a process, or the whole family, where it is (SIGSTOP): connections stay open, and
-        nothing comes. When it returns, they stand still. One process that does so for ten seconds
-        is killed and replaced; a family isn't. LookupError for a name that no process has.
+        nothing comes. When it returns, they stand still. One process that does so for longer than
+        `shmbroker.watchdog.kill.ms` is killed and replaced; a family isn't. LookupError for a name
+        that no process has.
         """
         pids = [self._pid_of(name)] if name else [self.pid, *self.children().values()]
         for pid in pids:  # the supervisor first: it would look after the others
@@ -352,6 +363,9 @@ class Broker:
         if self._proxy is not None:
             self._proxy.stop()
         self.stop()
+        self._remove_data()
+
+    def _remove_data(self) -> None:
         if self._owns_data:
             shutil.rmtree(self.data, ignore_errors=True)
 

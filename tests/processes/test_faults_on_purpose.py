@@ -3,14 +3,17 @@
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from shmbroker.testing import Broker
+from shmbroker.testing import Broker, proxy
 from shmbroker.wire import error_codes
 from tests.support.acknowledged_load import batch_now
 from tests.support.raw_client import RawClient, produce_body
@@ -180,6 +183,35 @@ def test_unknown_word_is_refused_with_the_nearest(broker: Broker, wrong: object,
 def test_process_that_is_not_there_is_refused_with_those_that_are(broker: Broker) -> None:
     with pytest.raises(LookupError, match=r"no process io-worker-9; there are .*io-worker-1"):
         broker.kill("io-worker-9")
+
+
+@pytest.mark.parametrize("flags", [("--no-such-flag",), ("--io-workers", "none")])
+def test_broker_that_does_not_start_leaves_no_directory(
+    flags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises((RuntimeError, ValueError)):
+        Broker(*flags)
+    assert os.listdir(tmp_path) == []
+
+
+def test_broker_whose_proxy_does_not_start_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+
+    def fail(ports: range) -> None:
+        started.append(ports[0])
+        raise OSError("no proxy")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(proxy, "Proxy", fail)
+    with pytest.raises(OSError, match="no proxy"):
+        Broker(faults=True)
+    assert os.listdir(tmp_path) == []
+    with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind(("127.0.0.1", started[0]))
 
 
 def test_broker_without_a_proxy_says_how_to_get_one() -> None:
