@@ -481,8 +481,6 @@ def delete_offsets(cluster: Cluster, group: str, topics: tuple[str, ...], all_to
 
     \b
     shmbroker group delete-offsets readers --topic flights:0,1
-
-    Asks the cluster over a plain connection: it does not work through TLS or SASL.
     """
     from shmbroker.client.admin import delete_offsets as ask
     from shmbroker.wire import error_codes

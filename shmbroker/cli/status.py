@@ -1,8 +1,9 @@
 """`shmbroker status`: one look at a cluster, and whether anything in it is wrong.
 
-What is asked over a plain connection (the controllers, fenced brokers, disks) is left out where the
-cluster does not answer it: an older Kafka, TLS, SASL. Lag is shown, and is no fault. A broker of
-this host is looked at from outside as well (`local_status`), and alone if it gives no answer.
+What the client library has no call for (the controllers, fenced brokers, disks) is asked by our own
+client, and left out where the cluster does not answer it, as an older Kafka. Lag is shown, and is
+no fault. A broker of this host is looked at from outside as well (`local_status`), and alone if it
+gives no answer.
 """
 
 from __future__ import annotations

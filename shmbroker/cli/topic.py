@@ -161,8 +161,7 @@ def describe(
     shmbroker topic describe 'fl*' --json
     shmbroker topic describe --under-replicated
 
-    "-" stands for what no leader tells. Bytes are asked for over a plain connection, not through
-    TLS or SASL.
+    "-" stands for what no leader tells.
     """
     admin = cluster.admin()
     there = metadata(admin, cluster)

@@ -41,8 +41,6 @@ def command() -> None:
     shmbroker transaction describe payments-1
     shmbroker transaction find-hanging
     shmbroker transaction abort flights 0 --start-offset 1234
-
-    Over a plain connection: none of it works through TLS or SASL.
     """
 
 

@@ -205,6 +205,31 @@ def test_commands_take_profiles(place: Path) -> None:
     assert asked.stdout.startswith(f"sock: PLAINTEXT, let in by unix:{place}/k.sock")
 
 
+@pytest.mark.parametrize("profile", ["anna", "mutual", "scram"])
+def test_what_our_own_client_asks_for_commands_is_let_in(profile: str) -> None:
+    topic, group, mine = f"asked-{profile}", f"group-{profile}", ("--profile", profile)
+    with Producer(profile="scram", transactional_id=topic) as producer, producer.transaction():
+        producer.send(TABLE, topic)
+    described = json.loads(run("topic", "describe", topic, *mine, "--json").stdout)
+    assert all(row["bytes"] is not None for row in described[0]["partitions"])
+    listed = run("transaction", "list", *mine, "--json")
+    assert topic in listed.stdout, listed.stderr
+    assert topic in run("transaction", "describe", topic, *mine).stdout
+    hanging = run("transaction", "find-hanging", topic, *mine)
+    assert hanging.returncode == 0, hanging.stderr
+    for words in (
+        ("config", "set", "broker", "default", "--set", "log.retention.ms=900000000"),
+        ("config", "get", "broker", "default"),
+        ("group", "reset-offsets", group, "--topic", topic, "--to-latest", "--execute"),
+        ("group", "delete-offsets", group, "--topic", topic),
+    ):
+        done = run(*words, *mine)
+        assert done.returncode == 0, done.stderr
+    status = json.loads(run("status", *mine, "--json").stdout)
+    assert status["quorum"]["leader"] == 1
+    assert all(broker["log_dirs"] for broker in status["brokers"])
+
+
 def test_broker_for_tests_lets_its_users_in() -> None:
     with Broker(users={"anna": 'an "anna-secret"', "otto": "otto-secret"}, faults=True) as broker:
         broker.create_topic("t")
