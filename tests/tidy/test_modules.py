@@ -37,6 +37,20 @@ def test_module_opens_with_a_docstring(path):
     assert ast.get_docstring(tree_of(path)), "say what it is, and its rules"
 
 
+def test_linter_looks_at_each_program():
+    """It finds .py by itself; programs have no suffix."""
+    programs = set()
+    for folder in ("examples", "ops", "perf", "scripts", "systemd", "tests"):
+        for path in (ROOT / folder).rglob("*"):
+            if not path.suffix and path.is_file():
+                with open(path, "rb") as file:
+                    if re.match(rb"#!.*python", file.readline()):
+                        programs.add(name_of(path))
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        told = tomllib.load(file)["tool"]["ruff"]["extend-include"]
+    assert told == sorted(programs)
+
+
 def test_test_modules_have_names_of_their_own():
     """Two of one name can't be collected in one run."""
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
