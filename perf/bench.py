@@ -195,9 +195,9 @@ class Bench:
             if close is not None:
                 close()
         row: dict[str, Any] = {"case": name}
-        for side, figures in taken.items():
-            row[side] = {key: significant(_middle(key, figures)) for key in figures[0]}
-            row[f"rounds {side}"] = [
+        for side_name, figures in taken.items():
+            row[side_name] = {key: significant(_middle(key, figures)) for key in figures[0]}
+            row[f"rounds {side_name}"] = [
                 {key: significant(value) for key, value in each.items()} for each in figures
             ]
         for first, second in PAIRS:

@@ -46,9 +46,10 @@ def main() -> None:
 
 def load(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text())
+        results: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as fault:
         sys.exit(f"perf: {path}: {fault}")
+    return results
 
 
 def line(name: str, which: str, found: dict[str, float]) -> str:

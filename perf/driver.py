@@ -145,7 +145,7 @@ def create_topic(
     brokers that hold it, the first leads; else one, whichever. `configs`: Kafka's settings, with
     underscores for dots."""
     with Connection(address) as connection:
-        make_topic(connection, name, replicas=replicas, **configs)
+        make_topic(connection, name, 1, replication_factor=1, replicas=replicas, **configs)
         deadline = time.monotonic() + LEADER_WAIT_S
         while True:
             answer = connection.ask(PRODUCE, PRODUCE_VERSION, produce_body(name, batch_of(1, 1), 1))
@@ -203,7 +203,7 @@ def end_offset(address: str, topic: str) -> int:
     body = {"replica_id": -1, "topics": [{"name": topic, "partitions": [partition]}]}
     with Connection(address) as connection:
         answer = connection.ask(LIST_OFFSETS, 6, body)
-    return answer["topics"][0]["partitions"][0]["offset"]
+    return int(answer["topics"][0]["partitions"][0]["offset"])
 
 
 # ── requests ────────────────────────────────────────────────────────────────────────────────────

@@ -12,7 +12,7 @@ them. Without a result file the tables are there, empty.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -352,7 +352,7 @@ def _number(value: float) -> str:
     return f"{value:.3g}" if abs(value) >= 0.001 or not value else f"{value:.1g}"
 
 
-def _table(rows: list[tuple[str, ...]]) -> str:
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
     head, *rest = (f"| {' | '.join(row)} |" for row in rows)
     return "\n".join([head, "|" + "---|" * len(rows[0]), *rest])
 

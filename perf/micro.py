@@ -130,20 +130,19 @@ class Family:
             directory + "/micro-0", config, file_ids=itertools.count(1), now_ms=1
         )
         partition = Partition(b"", TOPIC, TOPIC_ID, 0, self.log)
-        partition.on_leadership(
-            1,
-            SimpleNamespace(
-                leader_id=1,
-                leader_epoch=0,
-                partition_epoch=0,
-                replicas=(1,),
-                in_sync_replicas=(1,),
-                leader_recovery_state=0,
-            ),
+        image: Any = SimpleNamespace(
+            leader_id=1,
+            leader_epoch=0,
+            partition_epoch=0,
+            replicas=(1,),
+            in_sync_replicas=(1,),
+            leader_recovery_state=0,
         )
+        partition.on_leadership(1, image)
         self.now_ms = time.time_ns() // 1_000_000
+        partitions: Any = EveryKey(partition)
         self.appender = Appender(
-            EveryKey(partition),
+            partitions,
             lambda: self.now_ms,
             lambda *_: None,
             lambda *_: None,
@@ -153,7 +152,7 @@ class Family:
         self.network_peer = peer(0, to_network, to_io)
         # Network worker
         self.io_peer = peer(1, to_io, to_network)
-        self.gateway = gateway = SimpleNamespace(
+        gateway: Any = SimpleNamespace(
             token=0,
             guard=None,
             pending={},
@@ -178,6 +177,7 @@ class Family:
             touched=set(),
             loop=SimpleNamespace(flush=lambda _connection: None),
         )
+        self.gateway = gateway
         gateway.topic_of = lambda topic, _by_id: gateway.image.topics_by_name[topic["name"]]
         gateway.produce = ProduceApi(gateway)
         self.results = Results(gateway)
@@ -323,7 +323,7 @@ def connect() -> tuple[socket.socket, Connection]:
         accepted, _ = listening.accept()
     accepted.setblocking(False)
     accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    listener = SimpleNamespace(broker_id=1, is_control=False)
+    listener: Any = SimpleNamespace(broker_id=1, is_control=False)
     return client, Connection(accepted, listener, now(), {})
 
 

@@ -105,7 +105,7 @@ def session(jars: str, has_conf: bool = True) -> Any:
     )
     builder = SparkSession.builder.master("local[2]")
     if has_conf:
-        builder = builder.config(map=session_conf(cores=2))
+        builder = builder.config(map={**session_conf(cores=2)})
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the tasks need this package
     builder = builder.config("spark.driver.memory", "2g").config("spark.ui.enabled", "false")

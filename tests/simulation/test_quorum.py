@@ -3,7 +3,8 @@
 import os
 
 import pytest
-from quorum_simulation import replacement_ms, simulate
+
+from tests.simulation.quorum_simulation import replacement_ms, simulate
 
 SEEDS = int(os.environ.get("SHMBROKER_SEEDS", "100"))
 

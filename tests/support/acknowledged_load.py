@@ -7,6 +7,7 @@ number is in its partition, once, and the numbers of a partition rise.
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from confluent_kafka import Producer
@@ -143,6 +144,7 @@ def read_some(
             for found, _, _, value, _ in iterate_records(records, position):
                 if found >= offset:
                     assert found == offset, f"offset {found} where {offset} is due"
+                    assert value is not None
                     values.append(value)
                     offset += 1
 
@@ -155,7 +157,7 @@ def is_end_known(client: RawClient, topic: str, partition: int) -> bool:
     (found,) = client.ask("ListOffsets", 7, body)["topics"][0]["partitions"]
     unknown, elsewhere = error_codes.OFFSET_NOT_AVAILABLE, error_codes.NOT_LEADER_OR_FOLLOWER
     assert found["error_code"] in (0, unknown, elsewhere), found
-    return found["error_code"] != unknown
+    return bool(found["error_code"] != unknown)
 
 
 def leader_of(address: str, topic: str, partition: int) -> str | None:
@@ -180,10 +182,10 @@ def read_numbers(address: str, topic: str, partitions: int) -> list[list[int]]:
         numbers: list[int] = []
         is_whole = False
         while not is_whole:
-            leader = wait_until(lambda at=partition: leader_of(address, topic, at), "a leader")
+            leader = wait_until(partial(leader_of, address, topic, partition), "a leader")
             with RawClient(leader) as client:
                 # After a restart of everything the first high watermark told may be an old one.
-                wait_until(lambda at=partition: is_end_known(client, topic, at), "an end")
+                wait_until(partial(is_end_known, client, topic, partition), "an end")
                 values, is_whole = read_some(client, topic, partition, len(numbers))
             numbers += map(int, values)
         found.append(numbers)

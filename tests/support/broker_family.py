@@ -110,9 +110,9 @@ class BrokerFamily:
         if had is not None:
             words[at(BROKER, INCARNATION)] = 2
         for key in had or ():
-            slot = positions.allocate(key)
-            assert slot is not None
-            positions.store(slot, 0, 0, 0)
+            place = positions.allocate(key)
+            assert place is not None
+            positions.store(place, 0, 0, 0)
         asleep = words_of(memoryview(bytearray(32)))
         self.eventfds = [make_eventfd() for _ in range(4)]
         doorbells = [Doorbell(fd, asleep, at) for at, fd in enumerate(self.eventfds)]

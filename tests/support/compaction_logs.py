@@ -2,18 +2,21 @@
 
 import itertools
 import os
+from collections.abc import Iterable
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from shmbroker.kernels import native
 from shmbroker.log.compaction import engine as engines
 from shmbroker.log.compaction.chunks import Source
-from shmbroker.log.compaction.compactor import LastRecord, Settings, compact
+from shmbroker.log.compaction.compactor import LastRecord, Report, Settings, compact
 from shmbroker.log.compaction.swap import prepare_swap, replace_segments
 from shmbroker.log.config import LogConfig
 from shmbroker.log.markers import append_marker
 from shmbroker.log.partition_log import PartitionLog
-from shmbroker.records.batch import encode_batch, iterate_records
+from shmbroker.records.batch import Record, encode_batch, iterate_records
 from shmbroker.records.batch_layout import (
     BATCH_HEADER,
     CONTROL_BIT,
@@ -22,6 +25,8 @@ from shmbroker.records.batch_layout import (
 )
 from shmbroker.records.end_marker import EndMarker
 
+Batch = tuple[tuple[int, ...], list[Record]]
+"""A batch's header and its records."""
 COMPACT = {"cleanup.policy": "compact", "segment.bytes": "2000", "index.interval.bytes": "200"}
 
 
@@ -31,17 +36,25 @@ ENGINES = [
 ]
 
 
-def open_log(directory, settings=None, **options):
+def open_log(
+    directory: str | Path, settings: dict[str, str] | None = None, **options: Any
+) -> PartitionLog:
     options.setdefault("file_ids", itertools.count(1))
     return PartitionLog.open(str(directory), LogConfig(settings or COMPACT), **options)
 
 
-def append(log, records, codec=0, producer=None, **options):
+def append(
+    log: PartitionLog,
+    records: Iterable[tuple[Any, ...]],
+    codec: int = 0,
+    producer: tuple[int, int, int] | None = None,
+    **options: Any,
+) -> int:
     """One batch of (timestamp, key, value) or (timestamp, key, value, headers); its base offset."""
-    records = [(*record, ()) if len(record) == 3 else record for record in records]
+    rows: Any = [(*record, ()) if len(record) == 3 else record for record in records]
     producer_id, epoch, sequence = producer or (-1, -1, -1)
     batch = encode_batch(
-        records,
+        rows,
         codec=codec,
         producer_id=producer_id,
         producer_epoch=epoch,
@@ -49,27 +62,34 @@ def append(log, records, codec=0, producer=None, **options):
         **options,
     )
     timestamp = BATCH_HEADER.unpack_from(batch)[8]
-    base = log.append(memoryview(batch), len(records) - 1, timestamp, 0, 0)
+    base = log.append(memoryview(batch), len(rows) - 1, timestamp, 0, 0)
     if producer:
-        log.producers.update(producer_id, epoch, sequence, len(records) - 1, base, timestamp)
+        log.producers.update(producer_id, epoch, sequence, len(rows) - 1, base, timestamp)
         if options.get("is_transactional"):
             log.producers.begin(producer_id, base)
     return base
 
 
-def end_transaction(log, producer_id, epoch=0, *, is_commit, timestamp=1):
+def end_transaction(
+    log: PartitionLog, producer_id: int, epoch: int = 0, *, is_commit: bool, timestamp: int = 1
+) -> int:
     """The marker of a producer; its offset."""
     return append_marker(log, EndMarker(producer_id, epoch, 0, is_commit), timestamp, 0, 0)
 
 
-def sources_of(log):
+def sources_of(log: PartitionLog) -> list[Source]:
     return [
         Source(segment.base_offset, segment.size, segment.end_offset)
         for segment in log.segments[:-1]
     ]
 
 
-def settings_of(log, now_ms=1_000_000, delete_retention_ms=100, map_bytes=1 << 20):
+def settings_of(
+    log: PartitionLog,
+    now_ms: int = 1_000_000,
+    delete_retention_ms: int = 100,
+    map_bytes: int = 1 << 20,
+) -> Settings:
     config = log.config
     return Settings(
         now_ms,
@@ -81,7 +101,7 @@ def settings_of(log, now_ms=1_000_000, delete_retention_ms=100, map_bytes=1 << 2
     )
 
 
-def last_batches(log):
+def last_batches(log: PartitionLog) -> dict[int, LastRecord]:
     return {
         producer_id: LastRecord(
             entry.batches[-1][2] + entry.batches[-1][1] if entry.batches else -1, entry.epoch
@@ -90,7 +110,7 @@ def last_batches(log):
     }
 
 
-def swap(log, report):
+def swap(log: PartitionLog, report: Report) -> None:
     groups = [
         (log.segments[group.first : group.first + group.length], group.size)
         for group in report.groups
@@ -101,7 +121,7 @@ def swap(log, report):
             os.unlink(path)
 
 
-def compact_log(log, dirty_offset=0, **options):
+def compact_log(log: PartitionLog, dirty_offset: int = 0, **options: int) -> Report:
     """Compact all closed segments, by each engine, of which all must write the same, and swap; the
     report."""
     settings = settings_of(log, **options)
@@ -118,7 +138,7 @@ def compact_log(log, dirty_offset=0, **options):
     return report
 
 
-def cleaned_of(directory):
+def cleaned_of(directory: str) -> dict[str, bytes]:
     """The `.cleaned` files there, name -> bytes."""
     found = {}
     for name in os.listdir(directory):
@@ -128,7 +148,7 @@ def cleaned_of(directory):
     return found
 
 
-def batches_of(log):
+def batches_of(log: PartitionLog) -> list[Batch]:
     """[(header, [records])] of the whole log, as its files hold them."""
     found = []
     for segment in log.segments:
@@ -143,20 +163,27 @@ def batches_of(log):
     return found
 
 
-def records_of(log):
+def records_of(log: PartitionLog) -> list[Record]:
     return [record for _, records in batches_of(log) for record in records]
 
 
-def model(batches, dirty_offset, end_offset, now_ms, delete_retention_ms, producers):
+def model(
+    batches: Iterable[Batch],
+    dirty_offset: int,
+    end_offset: int,
+    now_ms: int,
+    delete_retention_ms: int,
+    producers: dict[int, LastRecord],
+) -> list[tuple[int, int, int | None, list[Record]]]:
     """Kafka's rules over [(header, records)]: [(base, last, horizon or None, records)]."""
-    latest = {}
+    latest: dict[bytes, int] = {}
     for _, records in batches:
         latest |= {
             key: offset
             for offset, _, key, _, _ in records
             if key is not None and dirty_offset <= offset < end_offset
         }
-    result = []
+    result: list[tuple[int, int, int | None, list[Record]]] = []
     for header, records in batches:
         base, last = header[0], header[0] + header[6]
         horizon = header[7] if header[5] & DELETE_HORIZON_BIT else None

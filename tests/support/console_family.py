@@ -92,7 +92,7 @@ def fill(client: RawClient, topic: str) -> None:
     client.create_topic(topic, 3)
     now = clock.now_ms()
     for partition in range(3):
-        records = [
+        records: list[tuple[int, bytes | None, bytes, list[tuple[bytes, bytes | None]]]] = [
             (
                 now - 60_000 + 3 * number + partition,
                 b"sensor-%d" % partition,

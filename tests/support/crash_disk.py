@@ -29,6 +29,7 @@ from typing import Any
 
 SECTOR = 512
 PAGE = 4096
+REAL_MAP = mmap.mmap
 OUTCOMES = ("kill", "cut", "journal", "wild")
 _WEIGHTS = (1, 1, 4, 4)
 
@@ -247,10 +248,9 @@ class CrashDisk:
         }
         self._real = {name: getattr(os, name) for name in hooks}
         self._real["builtin_open"] = builtins.open
-        real_map = mmap.mmap
         disk = self
 
-        class WatchedMap(real_map):
+        class WatchedMap(REAL_MAP):
             def __new__(cls, fd: int, length: int, *rest: Any, **more: Any) -> Any:
                 made = super().__new__(cls, fd, length, *rest, **more)
                 if fd in disk._files and not more:
@@ -282,12 +282,12 @@ class CrashDisk:
         try:
             for name, hook in hooks.items():
                 setattr(os, name, hook)
-            mmap.mmap = WatchedMap  # type: ignore[misc]
+            setattr(mmap, "mmap", WatchedMap)  # noqa: B010 it is a type
             self._is_on = True
             yield
         finally:
             self._is_on = False
-            mmap.mmap = real_map  # type: ignore[misc]
+            setattr(mmap, "mmap", REAL_MAP)  # noqa: B010
             for name in hooks:
                 setattr(os, name, self._real[name])
 

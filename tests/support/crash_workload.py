@@ -151,13 +151,14 @@ class Life:
             submit=self._submit,
         )
         self.rounds = Upkeep(self.store, RETENTION_CHECK_MS)
+        settings: Any = {
+            "log.cleaner.enable": True,
+            "log.cleaner.backoff.ms": 0,
+            "log.cleaner.dedupe.buffer.size": 1 << 20,
+        }
         self.compaction = Compaction(
             self.store,
-            {
-                "log.cleaner.enable": True,
-                "log.cleaner.backoff.ms": 0,
-                "log.cleaner.dedupe.buffer.size": 1 << 20,
-            },
+            settings,
             self._compact,
             lambda _name: None,
         )

@@ -2,6 +2,8 @@
 
 import itertools
 import os
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from shmbroker.log.checkpoints import HIGH_WATERMARK, RECOVERY_POINT, write_offsets
@@ -16,7 +18,7 @@ BATCHES = 3
 """In each segment, of one record."""
 
 
-def write_log(directory, segments, now_ms, **options):
+def write_log(directory: str | Path, segments: int, now_ms: int, **options: Any) -> int:
     """A log of that many segments, closed cleanly; every batch but a segment's first is indexed."""
     options.setdefault("file_ids", itertools.count(1))
     config = LogConfig({"index.interval.bytes": "0"})
@@ -32,7 +34,9 @@ def write_log(directory, segments, now_ms, **options):
     return log.log_end_offset
 
 
-def fill(node_directory, topic, partitions, segments, now_ms):
+def fill(
+    node_directory: str | Path, topic: str, partitions: int, segments: int, now_ms: int
+) -> None:
     """Give every partition of a topic that many segments, as after a clean stop.
 
     The topic's directories are there, empty. The log's own code writes the first partition; the
@@ -40,6 +44,7 @@ def fill(node_directory, topic, partitions, segments, now_ms):
     """
     path = str(node_directory)
     known = read_meta_properties(os.path.join(path, FILE_NAME))
+    assert known is not None
     directory = LogDirectory.open(path, known.node_id, known.cluster_id)
     assert directory.is_clean, "stop the broker first"
     first = os.path.join(path, f"{topic}-0")

@@ -95,21 +95,24 @@ class RawClient:
         )
         topic = answer["topics"][0]
         assert topic["error_code"] == 0, topic
-        return topic["topic_id"]
+        topic_id: bytes = topic["topic_id"]
+        return topic_id
 
     def produce(
         self, topic: str, batch: bytes | None, partition: int = 0, acks: int = -1, version: int = 9
     ) -> dict[str, Any]:
         """Produce one batch; the answer of its partition."""
         answer = self.ask("Produce", version, produce_body(topic, batch, partition, acks))
-        return answer["responses"][0]["partition_responses"][0]
+        row: dict[str, Any] = answer["responses"][0]["partition_responses"][0]
+        return row
 
     def fetch(
         self, topic: str, offset: int, partition: int = 0, max_wait_ms: int = 0, **more: Any
     ) -> dict[str, Any]:
         """Fetch version 12 of one partition; the answer of it."""
         answer = self.ask("Fetch", 12, fetch_body(topic, offset, partition, max_wait_ms, **more))
-        return answer["responses"][0]["partitions"][0]
+        row: dict[str, Any] = answer["responses"][0]["partitions"][0]
+        return row
 
 
 def key_of(name: str) -> int:

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable
+from typing import Any
 
 from crc32c import crc32c
 
@@ -17,6 +18,9 @@ from shmbroker.records.batch_layout import (
 
 Row = tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]
 """offset delta, timestamp, key, value, headers"""
+
+Found = tuple[bytes | None, bytes | None, int, int, int, list[tuple[str, bytes | None]]]
+"""A record as readers get it: `rows_by_loop` says what is in it."""
 
 
 def varint(value: int) -> bytes:
@@ -97,7 +101,7 @@ def with_right_crc(data: bytes | bytearray) -> bytes:
     return bytes(out)
 
 
-def rows_by_loop(data: bytes, start: int, end: int) -> list[tuple]:
+def rows_by_loop(data: bytes, start: int, end: int) -> list[Found]:
     """What a reader must get: (key, value, offset, µs, timestamp type, headers); the plain loop.
 
     ProtocolFault as the loop raises it.
@@ -133,7 +137,7 @@ def is_readable(data: bytes) -> bool:
     return all(a < b for a, b in itertools.pairwise(offsets))
 
 
-def rows_of(batches: Iterable) -> list[tuple]:
+def rows_of(batches: Iterable[Any]) -> list[Found]:
     """Arrow batches of all columns as the same tuples."""
     found = []
     for arrow in batches:

@@ -8,6 +8,7 @@ import sysconfig
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from shmbroker.testing.broker import free_ports
 from tests.support.acknowledged_load import wait_until
@@ -46,15 +47,16 @@ def newer(version: str, directory: Path) -> Path:
     return path
 
 
-def run(*words: str | Path, check: bool = True, **more: object) -> subprocess.CompletedProcess[str]:
+def run(*words: str | Path, check: bool = True, **more: Any) -> subprocess.CompletedProcess[str]:
     """A command in an environment of nothing but a path."""
     environment = {"PATH": os.environ["PATH"], "HOME": "/root", "LANG": "C.UTF-8"}
-    done = subprocess.run(
+    more.setdefault("env", environment)
+    done: subprocess.CompletedProcess[str] = subprocess.run(
         list(map(str, words)),
         capture_output=True,
         text=True,
         cwd="/",
-        **({"env": environment} | more),  # type: ignore[call-overload]
+        **more,
     )
     assert not check or done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
     return done
@@ -64,7 +66,15 @@ def make_environment(prefix: Path, built: Path) -> None:
     """An environment with this wheel, where a service sees it."""
     if not prefix.exists():
         run("/usr/bin/python3", "-m", "venv", "--without-pip", prefix)
-    pip = [sys.executable, "-m", "pip", "--python", prefix / "bin" / "python", "install", "-q"]
+    pip: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        prefix / "bin" / "python",
+        "install",
+        "-q",
+    ]
     ours = sysconfig.get_path("purelib")
     minor = f"{sys.version_info.major}.{sys.version_info.minor}"
     theirs = prefix / "lib" / f"python{minor}" / "site-packages"

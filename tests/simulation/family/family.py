@@ -178,7 +178,7 @@ class Family:
                     end.close()
         self.members, self.listening, self._shared = {}, [], None
 
-    def address(self, port: int) -> object:
+    def address(self, port: int) -> bytes:
         """What a client connects to for a port."""
         if not self.listening:
             return b""

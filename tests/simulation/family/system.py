@@ -269,7 +269,7 @@ def _socket_class(system: System) -> type[socket.socket]:
 class Listening(REAL_SOCKET):
     """Listens on a Unix socket without a path, and says that it is a TCP port."""
 
-    family = socket.AF_INET  # type: ignore[assignment]
+    family = socket.AF_INET
 
     def __init__(self, system: System, port: int) -> None:
         super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -278,11 +278,12 @@ class Listening(REAL_SOCKET):
         self._accepted = 40_000
         self.bind("")
         self.listen(128)
-        self.path = super().getsockname()
+        self.path: bytes = super().getsockname()
 
     def accept(self) -> tuple[socket.socket, Any]:
         self._system.scheduler.call()
-        fd, _ = self._accept()
+        accept: Callable[[], tuple[int, Any]] = super()._accept  # type: ignore[misc]
+        fd, _ = accept()
         accepted = Accepted(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=fd)
         self._system.own(accepted)
         self._accepted += 1
@@ -295,7 +296,7 @@ class Listening(REAL_SOCKET):
 class Accepted(REAL_SOCKET):
     """A connection that says that it is a TCP one."""
 
-    family = socket.AF_INET  # type: ignore[assignment]
+    family = socket.AF_INET
 
     def getsockname(self) -> Any:
         return "127.0.0.1", 0
