@@ -70,6 +70,23 @@ def test_tests_and_results_that_are_named_exist(path):
         assert (ROOT / result).exists(), result
 
 
+def test_each_result_is_named_by_a_document_or_program():
+    """A plot lies beside the result that it shows."""
+    folder = ROOT / "perf" / "results"
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "perf/results"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    kept = {Path(name).name for name in listed.stdout.splitlines()} - {".gitkeep"}
+    programs = [path for path in (ROOT / "perf").iterdir() if path.is_file()]
+    named = "".join(path.read_text(encoding="utf-8") for path in {*DOCUMENTS, *programs})
+    results = {name for name in kept if name.endswith(".json")}
+    assert [name for name in sorted(results) if f"{folder.name}/{name}" not in named] == []
+    assert {name for name in kept if Path(name).with_suffix(".json").name not in results} == set()
+
+
 def test_each_document_is_named_by_another():
     """What no document leads to is found by nobody."""
     named = {
