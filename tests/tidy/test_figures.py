@@ -5,6 +5,7 @@ import re
 import pytest
 
 from shmbroker.broker import read_lookup
+from shmbroker.cli.doctor import CHECKS
 from shmbroker.errors import ConfigFault
 from shmbroker.gateway import event_loop, fetch_session
 from shmbroker.groups import group_memory
@@ -38,6 +39,13 @@ LIMITS = [
 def test_limits_of_readme_are_those_of_the_code(what, pattern, limit):
     [row] = re.findall(rf"^\| {what} \| (.*) \|$", text_of("README.md"), re.MULTILINE)
     assert int(re.search(pattern, row)[1].replace(",", "")) == limit
+
+
+def test_sum_that_the_doctor_prints_counts_its_checks():
+    total, levels = re.search(
+        r"^ +(\d+) checks: (.*)$", text_of("docs/doctor.md"), re.MULTILINE
+    ).groups()
+    assert int(total) == len(CHECKS) == sum(map(int, re.findall(r"\d+", levels)))
 
 
 def test_room_in_dev_shm_is_that_of_the_tables():
