@@ -50,6 +50,12 @@ def test_all_of_a_running_family_is_seen_and_well(broker: Broker) -> None:
     assert rows["directory/clean-stop"]["level"] == "ok"
 
 
+def test_directory_is_that_of_the_family_it_is_pointed_at(broker: Broker) -> None:
+    rows = levels(doctor(broker, "--json"))
+    assert rows["directory/exists"]["saw"] == str(broker.data)
+    assert rows["directory/lock"]["saw"] == "held by a broker that runs"
+
+
 def test_directory_of_a_node_is_seen_to_be_in_use(broker: Broker) -> None:
     rows = levels(doctor(broker, str(broker.data / "node-1"), "--json"))
     assert rows["directory/lock"]["saw"] == "held by a broker that runs"

@@ -132,10 +132,24 @@ def bundle(
 def _looked(cluster: Cluster, path: str | None) -> tuple[Facts, list[Finding]]:
     """The facts, and what the checks say of them."""
     from shmbroker.cli.doctor.gather import gather
-    from shmbroker.cli.run_broker import default_data_directory
 
-    facts = gather(path or default_data_directory(), cluster)
+    facts = gather(path or _directory_here(cluster), cluster)
     return facts, findings(CHECKS, facts)
+
+
+def _directory_here(cluster: Cluster) -> str:
+    """The data directory of the family that the command was pointed at; of the only one of this
+    host; else the one that `serve` takes by default."""
+    from shmbroker.cli import local_status
+    from shmbroker.cli.run_broker import default_data_directory
+    from shmbroker.observe import attach
+
+    seen = local_status.find(cluster.addresses(), None)
+    if seen is not None:
+        seen.close()
+        return seen.about.data_directory
+    there = [each.data_directory for each in attach.running()]
+    return (there[0] if len(there) == 1 else None) or default_data_directory()
 
 
 def _report(found: Sequence[Finding]) -> dict[str, Any]:

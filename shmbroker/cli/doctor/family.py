@@ -158,7 +158,10 @@ def users(facts: Facts) -> Result:
             f"sudo -u '#{min(found)}' …, or let Spark fetch from the broker",
         )
     if 0 in found:
-        return note("the broker runs as root", "systemd/shmbroker.service has a user of its own")
+        return note(
+            "the broker runs as root",
+            "`shmbroker systemd install` makes a service with a user of its own",
+        )
     return ok("the same user" if found else "no process runs")
 
 
