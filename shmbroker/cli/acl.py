@@ -10,7 +10,7 @@ import click
 from shmbroker.cli.client import Cluster, cluster_options, json_option
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.outcome import say
-from shmbroker.cli.output import print_json, print_table
+from shmbroker.cli.output import print_json, print_list
 from shmbroker.security import acls as numbers
 
 TYPES = {
@@ -149,12 +149,8 @@ def list_acls(cluster: Cluster, as_json: bool, principal: str | None, **given: A
         print_json(rows)
         return
     columns = ("type", "name", "pattern", "principal", "host", "operation", "permission")
-    if not rows:
-        say("no ACL")
-        return
-    print_table(
-        [name.upper() for name in columns], [[row[name] for name in columns] for row in rows]
-    )
+    shown = [[row[name] for name in columns] for row in rows]
+    print_list([name.upper() for name in columns], shown, "no ACL")
 
 
 @command.command("add")

@@ -13,7 +13,7 @@ import click
 from shmbroker import clock
 from shmbroker.cli.client import Cluster, cluster_options, json_option
 from shmbroker.cli.hints import HintingGroup
-from shmbroker.cli.output import print_json, print_table
+from shmbroker.cli.output import print_json, print_list
 from shmbroker.client.faults import NAME_DIRECTORY, RUN_AS_OWNER, told_in
 
 TARGET = "DIR|s3://…"
@@ -189,12 +189,13 @@ def list_(target: str, s3_endpoint: str | None, s3_region: str | None, as_json: 
     if as_json:
         print_json(rows)
         return
-    print_table(
+    print_list(
         ("BACKUP", "PARTITIONS", "SEGMENTS", "SIZE"),
         [
             (row["name"], row["partitions"], row["segments"], size_text(row["bytes"]))
             for row in rows
         ],
+        "no backup",
     )
 
 

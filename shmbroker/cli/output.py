@@ -1,6 +1,7 @@
 """What all listing commands print: an aligned table, or JSON.
 
-No colour, no frame, no trailing space: what a terminal shows is what `grep` and `awk` get.
+No colour, no frame, no trailing space: what a terminal shows is what `grep` and `awk` get. Where
+there is nothing to list, one sentence on stderr says so, and stdout stays empty.
 """
 
 import json
@@ -8,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
+
+from shmbroker.cli.outcome import say
 
 WIDTH_MAX = 80
 """A longer cell sticks out rather than widen its column: a name may have thousands of letters."""
@@ -35,6 +38,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
             for cell, width, is_number in zip(line, widths, numeric, strict=True)
         ]
         click.echo("  ".join(cells).rstrip())
+
+
+def print_list(columns: Sequence[str], rows: Sequence[Sequence[object]], nothing: str) -> None:
+    """A table; `nothing` on stderr where there is no row."""
+    if rows:
+        print_table(columns, rows)
+    else:
+        say(nothing)
 
 
 def text_or_base64(name: str, content: bytes | None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import click
 from shmbroker.cli.client import cluster_of, json_option
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.outcome import CommandFault
-from shmbroker.cli.output import print_json, print_table
+from shmbroker.cli.output import print_json, print_list
 from shmbroker.client import profiles
 from shmbroker.client.security import security_of
 from shmbroker.errors import ConfigFault
@@ -60,10 +60,9 @@ def list_(as_json: bool) -> None:
     ]
     if as_json:
         print_json(rows)
-    elif rows:
-        print_table(list(rows[0]), [[each or "-" for each in row.values()] for row in rows])
-    else:
-        click.echo(f"{profiles.path()} has none.")
+        return
+    shown = [[each or "-" for each in row.values()] for row in rows]
+    print_list(list(rows[0]) if rows else [], shown, f"no profile in {profiles.path()}")
 
 
 @command.command()

@@ -11,7 +11,7 @@ import click
 from shmbroker.cli.client import Cluster, cluster_options, json_option
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.outcome import say
-from shmbroker.cli.output import print_json, print_table
+from shmbroker.cli.output import print_json, print_list
 
 KEYS = {
     "producer_byte_rate": "bytes per second into each broker",
@@ -98,16 +98,14 @@ def list_quotas(cluster: Cluster, as_json: bool, **given: Any) -> None:
     if as_json:
         print_json([_json_row(row) for row in rows])
         return
-    if not rows:
-        say("no quota")
-        return
     for row in rows:
         for kind in ("user", "client-id", "ip"):
             row[kind] = DEFAULT if row[kind] is None else row[kind]
     rows.sort(key=lambda row: [str(value) for value in row.values()])
-    print_table(
+    print_list(
         ["USER", "CLIENT-ID", "IP", "QUOTA", "VALUE"],
         [[*list(row.values())[:-1], _text(row["value"])] for row in rows],
+        "no quota",
     )
 
 

@@ -23,7 +23,7 @@ from shmbroker.cli.client import (
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.offsets import Partition, offsets_known
 from shmbroker.cli.outcome import CommandFault
-from shmbroker.cli.output import print_json, print_table
+from shmbroker.cli.output import print_json, print_list, print_table
 from shmbroker.cli.words import EARLIEST, LATEST
 
 TYPE_CHECKING = False
@@ -139,8 +139,10 @@ def list_(cluster: Cluster, names: tuple[str, ...], internal: bool, as_json: boo
     ]
     if as_json:
         print_json(rows)
-    elif rows:
-        print_table(("TOPIC", "PARTITIONS", "REPLICAS"), [tuple(row.values()) for row in rows])
+        return
+    print_list(
+        ("TOPIC", "PARTITIONS", "REPLICAS"), [tuple(row.values()) for row in rows], "no topic"
+    )
 
 
 @command.command()

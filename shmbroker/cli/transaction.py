@@ -10,7 +10,7 @@ from shmbroker import clock
 from shmbroker.cli.client import Cluster, cluster_options, json_option, matching
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.outcome import CommandFault, say
-from shmbroker.cli.output import print_json, print_table
+from shmbroker.cli.output import print_json, print_list
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def list_(
         }
         for row in found
     ]
-    _print(rows, as_json)
+    _print(rows, as_json, "no transactional id")
 
 
 @command.command()
@@ -174,9 +174,10 @@ def find_hanging(cluster: Cluster, topics: tuple[str, ...], minutes: float, as_j
     with _asking(cluster) as transactions:
         names = matching(topics, transactions.topics(), "topic")
         found = transactions.hanging(dict.fromkeys(names), clock.now_ms() - int(minutes * 60_000))
-    _print([_row_of(one) for one in found], as_json)
-    if not found:
-        say("no transaction hangs")
+    nothing = "no transaction hangs"
+    _print([_row_of(one) for one in found], as_json, nothing)
+    if as_json and not found:
+        say(nothing)
 
 
 @command.command()
@@ -236,9 +237,9 @@ def _row_of(one: Open) -> dict[str, Any]:
     }
 
 
-def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
+def _print(rows: list[dict[str, Any]], as_json: bool, nothing: str = "") -> None:
     if as_json:
         print_json(rows)
-    elif rows:
-        columns = [name.upper().replace("_", "-") for name in rows[0]]
-        print_table(columns, [tuple(row.values()) for row in rows])
+        return
+    columns = [name.upper().replace("_", "-") for name in (rows[0] if rows else ())]
+    print_list(columns, [tuple(row.values()) for row in rows], nothing)

@@ -15,7 +15,7 @@ import click
 from shmbroker.cli.client import Cluster, cluster_options, json_option, metadata
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.outcome import CommandFault, say
-from shmbroker.cli.output import print_json, print_table
+from shmbroker.cli.output import print_json, print_list
 from shmbroker.client.users import OverNetwork, UserAdmin, over_control
 from shmbroker.security.sasl.scram import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS
 
@@ -119,10 +119,9 @@ def list_users(admin: UserAdmin, as_json: bool) -> None:
     ]
     if as_json:
         print_json(rows)
-    elif not rows:
-        say("no user")
     else:
-        print_table(("USER", "MECHANISM", "ITERATIONS"), [list(row.values()) for row in rows])
+        columns = ("USER", "MECHANISM", "ITERATIONS")
+        print_list(columns, [list(row.values()) for row in rows], "no user")
 
 
 @command.command("add")

@@ -121,3 +121,13 @@ def test_commands_of_profiles(words: list[str], status: int, told: str) -> None:
     assert ended.exit_code == status
     assert told in ended.output
     assert "hush" not in ended.output
+
+
+def test_no_profile_is_told_beside_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "none.toml"
+    path.write_text("")
+    path.chmod(0o600)
+    monkeypatch.setenv("SHMBROKER_PROFILES", str(path))
+    ended = CliRunner().invoke(main, ["profile", "list"])
+    assert (ended.exit_code, ended.stdout) == (0, "")
+    assert ended.stderr == f"shmbroker: no profile in {path}\n"
