@@ -20,7 +20,7 @@ from shmbroker.cli.client import (
 )
 from shmbroker.cli.hints import HintingGroup, meant
 from shmbroker.cli.outcome import CommandFault
-from shmbroker.cli.output import print_json, print_table
+from shmbroker.cli.output import print_json, print_list, print_table
 from shmbroker.client.addresses import Addresses
 
 LOGGER = "logger"
@@ -43,7 +43,7 @@ def command() -> None:
 
     \b
     shmbroker config get topic flights
-    shmbroker config set topic flights --set retention.ms=-1
+    shmbroker config set topic flights retention.ms=-1
     shmbroker config explain retention.ms
     shmbroker config check --config shmbroker.toml
     """
@@ -87,8 +87,12 @@ def get(
         rows = [row for row in rows if row["source"] != SOURCES[5]]
     if as_json:
         print_json(rows)
-    elif rows:
-        print_table(("SETTING", "VALUE", "FROM"), [tuple(row.values()) for row in rows])
+        return
+    columns = ("SETTING", "VALUE", "FROM")
+    nothing = f"no setting of {kind} {name} was set"
+    if (kind, name) != ("broker", ALL_BROKERS):
+        nothing += "; --all shows the defaults"
+    print_list(columns, [tuple(row.values()) for row in rows], nothing)
 
 
 def _rows(cluster: Cluster, kind: str, name: str) -> list[dict[str, Any]]:
@@ -152,8 +156,13 @@ def _resource(cluster: Cluster, kind: str, name: str, changes: list[Any]) -> tup
 @command.command("set")
 @click.argument("kind", type=KINDS)
 @click.argument("name")
+@click.argument("assigned", metavar="[KEY=VALUE…]", nargs=-1)
 @click.option(
-    "--set", "values", metavar="KEY=VALUE", multiple=True, help="Give KEY this value; repeatable."
+    "--set",
+    "values",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="The same as KEY=VALUE alone; repeatable.",
 )
 @click.option(
     "--delete",
@@ -164,19 +173,24 @@ def _resource(cluster: Cluster, kind: str, name: str, changes: list[Any]) -> tup
 )
 @cluster_options
 def set_(
-    cluster: Cluster, kind: str, name: str, values: tuple[str, ...], deleted: tuple[str, ...]
+    cluster: Cluster,
+    kind: str,
+    name: str,
+    assigned: tuple[str, ...],
+    values: tuple[str, ...],
+    deleted: tuple[str, ...],
 ) -> None:
     """Change settings of a topic, a broker, or all brokers ("default"), or levels of loggers.
 
     \b
-    shmbroker config set topic flights --set retention.ms=-1 --set segment.bytes=67108864
+    shmbroker config set topic flights retention.ms=-1 segment.bytes=67108864
     shmbroker config set topic flights --delete retention.ms
-    shmbroker config set broker default --set log.retention.ms=86400000
-    shmbroker config set logger 1 --set shmbroker.gateway=DEBUG     until it stops
+    shmbroker config set broker default log.retention.ms=86400000
+    shmbroker config set logger 1 shmbroker.gateway=DEBUG     until it stops
     """
-    wanted = pairs(values, "--set")
+    wanted = pairs(assigned, "config set") | pairs(values, "--set")
     if not wanted and not deleted:
-        raise click.UsageError("Say what to change: --set KEY=VALUE or --delete KEY.")
+        raise click.UsageError("Say what to change: KEY=VALUE or --delete KEY.")
     if (kind, name) == ("broker", ALL_BROKERS):
         from shmbroker.client.admin import alter_default_broker_configs
 
@@ -220,7 +234,8 @@ def explain(names: tuple[str, ...], as_json: bool) -> None:
     known = settings.names()
     for name in names:
         if name not in known:
-            raise CommandFault(f"there is no setting {name}{_hint(name, known)}")
+            hint = _hint(name, known) or "; `shmbroker config explain` lists all"
+            raise CommandFault(f"there is no setting {name}{hint}")
     found = [settings.explained(name) for name in names or sorted(known)]
     if as_json:
         print_json(found)

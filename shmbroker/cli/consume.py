@@ -65,8 +65,29 @@ from shmbroker.cli.words import (
     help="Where to begin: earliest, latest, N, -N (the last N of each partition), @TIME. "
     "e@TIME: where to stop. TIME: ms since 1970 or 2026-11-21T10:00, UTC.  [default: earliest]",
 )
+@click.option(
+    "--from-beginning",
+    "from_beginning",
+    is_flag=True,
+    help="The same as -o earliest, for the console consumer's sake.",
+)
 @click.option("-e", "--exit", "is_ending", is_flag=True, help="Stop at the end.")
-@click.option("-c", "--count", metavar="N", type=click.IntRange(1), help="Stop after N records.")
+@click.option(
+    "-c",
+    "--count",
+    "--max-messages",
+    "count",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Stop after N records.",
+)
+@click.option(
+    "--timeout-ms",
+    "idle_ms_max",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Stop when no record has come for N milliseconds.",
+)
 @click.option(
     "-G",
     "--group",
@@ -109,8 +130,10 @@ def command(
     named: tuple[str, ...],
     partitions: tuple[int, ...],
     places: tuple[str, ...],
+    from_beginning: bool,
     is_ending: bool,
     count: int | None,
+    idle_ms_max: int | None,
     group: str | None,
     isolation: str,
     format_text: str | None,
@@ -141,8 +164,8 @@ def command(
         %k key  %K its length  %s value  %S its length  %R its length as 4 bytes
         \\n \\r \\t \\0 \\\\ \\xHH
 
-    Exit status: 0 at the end, after -c, and when the reader of stdout has left; 1 failed;
-    130 Ctrl-C.
+    Exit status: 0 at the end, after -c, after --timeout-ms, and when the reader of stdout has left;
+    1 failed; 130 Ctrl-C.
     """
     words = topics + named
     if not words:
@@ -151,7 +174,7 @@ def command(
         _print_offsets(cluster, words, is_json or is_kcat_json)
         return
     try:
-        found = [parse_place(text) for text in places]
+        found = [parse_place(text) for text in (*places, *[EARLIEST] * from_beginning)]
         write = _writer(
             format_text, is_json, is_kcat_json, key_delimiter, delimiter_text, shows_null
         )
@@ -162,7 +185,7 @@ def command(
     stops = [place.number for place in found if place.kind == UNTIL]
     if len(starts) > 1 or len(stops) > 1:
         raise click.UsageError("-o takes one place to begin and one e@TIME to stop.")
-    bounds = Bounds(is_ending, count, stops[0] if stops else None, isolation)
+    bounds = Bounds(is_ending, count, stops[0] if stops else None, isolation, idle_ms_max)
     notes = Notes(is_wanted=not quiet, is_talkative=not quiet and (verbose or sys.stderr.isatty()))
     if group is not None:
         if partitions or starts[0].kind not in (EARLIEST, LATEST):

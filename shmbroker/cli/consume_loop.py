@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from shmbroker import clock
 from shmbroker.cli.client import Cluster
 from shmbroker.cli.outcome import CommandFault, binary, say, sentence
 
@@ -39,6 +40,8 @@ class Bounds(NamedTuple):
     stop_ms: int | None
     """Before the first record that is as new."""
     isolation: str
+    idle_ms_max: int | None = None
+    """When no record has come for so long."""
 
 
 class Notes(NamedTuple):
@@ -89,6 +92,7 @@ class Consuming:
         """Records still to be written; None: no bound."""
         self.stop_ms = bounds.stop_ms
         self.isolation = bounds.isolation
+        self.idle_s_max = None if bounds.idle_ms_max is None else bounds.idle_ms_max / 1000
         self.write = write
         self.notes = notes
         self.ends: dict[Partition, int] = {}
@@ -130,9 +134,13 @@ class Consuming:
         eof = KafkaError._PARTITION_EOF
         consumer, out = self.consumer, binary(sys.stdout)
         is_bounded = self.is_ending or self.stop_ms is not None
+        poll_s = POLL_S if self.idle_s_max is None else min(POLL_S, self.idle_s_max)
+        came_s = clock.monotonic()
         try:
             while not self.is_done():
-                first = consumer.poll(POLL_S)
+                if self.idle_s_max is not None and clock.monotonic() - came_s >= self.idle_s_max:
+                    return
+                first = consumer.poll(poll_s)
                 if self.fatal is not None:
                     raise CommandFault(sentence(self.fatal))
                 if first is None:
@@ -143,6 +151,8 @@ class Consuming:
                 batch = [first, *consumer.consume(BATCH_MAX, 0)]
                 self.is_lost = False
                 messages = [message for message in batch if message.error() is None]
+                if messages:
+                    came_s = clock.monotonic()
                 if is_bounded and messages:
                     messages = [message for message in messages if self._is_wanted(message)]
                 if self.left is not None:

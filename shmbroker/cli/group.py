@@ -24,8 +24,8 @@ from shmbroker.cli.client import (
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.offsets import Partition, list_offsets
 from shmbroker.cli.outcome import CommandFault, say
-from shmbroker.cli.output import print_json, print_table
-from shmbroker.cli.words import EARLIEST, LATEST, parse_moment
+from shmbroker.cli.output import print_json, print_list, print_table
+from shmbroker.cli.words import EARLIEST, LATEST, parse_duration, parse_moment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ def list_(cluster: Cluster, states: tuple[str, ...], types: tuple[str, ...], as_
     ]
     if as_json:
         print_json(rows)
-    elif rows:
-        print_table(("GROUP", "STATE", "TYPE"), [tuple(row.values()) for row in rows])
+    else:
+        print_list(("GROUP", "STATE", "TYPE"), [tuple(row.values()) for row in rows], "no group")
 
 
 def _listed(admin: AdminClient, cluster: Cluster) -> list[dict[str, str]]:
@@ -368,9 +368,20 @@ def _refuse_active(admin: AdminClient, name: str) -> None:
     metavar="TIME",
     help="To the first record from TIME on: 2026-11-21T10:00, UTC, or ms since 1970.",
 )
+@click.option(
+    "--by-duration",
+    metavar="SPAN",
+    help="To the first record of the last SPAN: P1DT12H as in ISO 8601, or 36h.",
+)
+@click.option(
+    "--to-current",
+    is_flag=True,
+    help="Where they are, within what the log holds; without a committed offset, to the end.",
+)
 @click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To this offset.")
 @click.option("--shift-by", type=int, metavar="N", help="N records forward; back if negative.")
 @click.option("--execute", is_flag=True, help="Do it; otherwise it is only shown.")
+@click.option("--dry-run", is_flag=True, help="Only show it, as without --execute.")
 @json_option
 @cluster_options
 def reset_offsets(
@@ -381,9 +392,12 @@ def reset_offsets(
     to_earliest: bool,
     to_latest: bool,
     to_datetime: str | None,
+    by_duration: str | None,
+    to_current: bool,
     to_offset: int | None,
     shift_by: int | None,
     execute: bool,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Move the committed offsets of a group without members.
@@ -395,13 +409,19 @@ def reset_offsets(
 
     Shows what it would do; --execute does it. Offsets are kept within what the log holds.
     """
-    given = [to_datetime, to_offset, shift_by]
-    if to_earliest + to_latest + sum(value is not None for value in given) != 1:
+    given = [to_datetime, by_duration, to_offset, shift_by]
+    flags = to_earliest + to_latest + to_current
+    if flags + sum(value is not None for value in given) != 1:
         raise click.UsageError(
-            "Say one of --to-earliest, --to-latest, --to-datetime, --to-offset, --shift-by."
+            "Say one of --to-earliest, --to-latest, --to-datetime, --by-duration, --to-current, "
+            "--to-offset, --shift-by."
         )
+    if execute and dry_run:
+        raise click.UsageError("Either --execute or --dry-run.")
     try:
         moment = parse_moment(to_datetime) if to_datetime is not None else None
+        if by_duration is not None:
+            moment = clock.now_ms() - parse_duration(by_duration)
     except ValueError as refusal:
         raise click.UsageError(f"{refusal}.") from None
     admin = cluster.admin()
@@ -421,6 +441,8 @@ def reset_offsets(
             offset = lasts[key]
         elif moment is not None:
             offset = since[key] if since[key] >= 0 else lasts[key]
+        elif to_current:
+            offset = committed.get(key, lasts[key])
         elif to_offset is not None:
             offset = to_offset
         else:

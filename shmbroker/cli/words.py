@@ -91,6 +91,27 @@ def parse_span(text: str) -> int:
     return int(match[1]) * _SPAN_MS[match[2]]
 
 
+_DURATION = re.compile(
+    r"P(?=.)(?:(\d{1,9})D)?"
+    r"(?:T(?=.)(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9})(?:[.,](\d{1,9}))?S)?)?",
+    re.IGNORECASE,
+)
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds of an ISO 8601 duration as Kafka's tools take it, PnDTnHnMnS, or of what
+    `parse_span` reads; ValueError if it's neither."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        try:
+            return parse_span(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is no duration, such as P1DT12H or 36h") from None
+    days, hours, minutes, seconds = (int(each or 0) for each in match.groups()[:4])
+    milliseconds = int((match[5] or "").ljust(3, "0")[:3])
+    return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + milliseconds
+
+
 def moment_text(moment_ms: int) -> str:
     """Milliseconds since 1970 as a date and time, 2026-11-21T10:00:00Z."""
     from datetime import UTC, datetime

@@ -259,6 +259,16 @@ def test_moments_bound_what_is_read(shell: Shell) -> None:
     assert lines(shell, "moments", "-o", "@2100-01-01") == []
 
 
+def test_words_of_the_console_consumer(shell: Shell) -> None:
+    shell.run("topic", "create", "console")
+    shell.run("produce", "console", given="a\nb\nc\n")
+    kept = ("consume", "console", "--from-beginning", "--timeout-ms", "500")
+    assert shell.text(*kept, "--max-messages", "2") == "a\nb\n"
+    assert shell.text(*kept) == "a\nb\nc\n"
+    assert shell.text(*kept, "--group", "console") == "a\nb\nc\n"
+    assert shell.text("consume", "console", "-o", "latest", "--timeout-ms", "100") == ""
+
+
 def test_undelivered_records_are_counted(shell: Shell) -> None:
     shell.run("topic", "create", "small", "--config", "max.message.bytes=1000")
     shell.run("produce", "small", given="a\n" + "b" * 5000 + "\n", status=1)
@@ -333,6 +343,11 @@ def test_life_of_a_group(shell: Shell) -> None:
     assert shown("--topic", "work", "--to-offset", "99") == (10, 10)
     assert shown("--topic", "work", "--to-datetime", "2000-01-01") == (10, 0)
     assert shown("--topic", "work", "--to-datetime", "2100-01-01") == (10, 10)
+    assert shown("--topic", "work", "--by-duration", "P1DT1M") == (10, 0)
+    assert shown("--topic", "work", "--by-duration", "PT0S", "--dry-run") == (10, 10)
+    assert shown("--topic", "work", "--to-current") == (10, 10)
+    (row,) = shell.json("group", "reset-offsets", "new", "--topic", "work", "--to-current")
+    assert (row["committed"], row["new"]) == (None, 10)
     assert shown("--all-topics", "--shift-by", "-2", "--execute") == (10, 8)
     assert lines(shell, "work", "--group", "readers") == ["8", "9"]
 
@@ -462,6 +477,14 @@ def test_settings_of_a_topic(shell: Shell) -> None:
     assert shell.errors == ""
     shell.run("config", "get", "topic", "set", "retention.sm", status=1)
     assert "did you mean retention.ms" in shell.errors
+    words = ("retention.ms=7", "segment.ms=8")
+    shell.run("config", "set", "topic", "set", *words, "--set", "segment.bytes=3000000")
+    found = {row["name"]: row["value"] for row in shell.json("config", "get", "topic", "set")}
+    assert [found[name] for name in ("retention.ms", "segment.ms", "segment.bytes")] == [
+        "7",
+        "8",
+        "3000000",
+    ]
 
 
 @pytest.mark.parametrize("name", ["1", "default"])
@@ -476,6 +499,22 @@ def test_settings_of_brokers(shell: Shell, name: str) -> None:
     assert shell.errors.startswith("shmbroker: log.cleaner.io.buffer.size has no effect here: ")
     shell.run("config", "get", "broker", "7", status=1)
     assert "there is no broker 7, only 1" in shell.errors
+
+
+def test_nothing_to_list_is_one_sentence_beside_stdout() -> None:
+    with Broker() as broker:
+        fresh = Shell(broker)
+        for words, said in (
+            ("topic list", "no topic"),
+            ("group list", "no group"),
+            ("transaction list", "no transactional id"),
+            ("transaction find-hanging", "no transaction hangs"),
+            ("quota list", "no quota"),
+            ("user list", "no user"),
+        ):
+            assert fresh.run(*words.split()) == b""
+            assert fresh.errors == f"shmbroker: {said}\n"
+            assert fresh.json(*words.split()) == []
 
 
 # --- files, bench --------------------------------------------------------------------------------
@@ -592,7 +631,12 @@ def test_tls_is_not_asked_of_a_listener_without_it(shell: Shell) -> None:
         ["group", "reset-offsets", "g", "--all-topics"],
         ["group", "reset-offsets", "g", "--to-latest"],
         ["group", "reset-offsets", "g", "--all-topics", "--to-datetime", "soon"],
+        ["group", "reset-offsets", "g", "--all-topics", "--by-duration", "soon"],
+        ["group", "reset-offsets", "g", "--all-topics", "--to-current", "--to-latest"],
+        ["group", "reset-offsets", "g", "--all-topics", "--to-current", "--execute", "--dry-run"],
+        ["consume", "t", "--from-beginning", "-o", "latest"],
         ["config", "set", "topic", "t"],
+        ["config", "set", "topic", "t", "retention.ms"],
         ["topic", "create"],
     ],
     ids=" ".join,

@@ -16,6 +16,7 @@ from shmbroker.cli.words import (
     delimiter,
     hides_internal,
     moment_text,
+    parse_duration,
     parse_moment,
     parse_moment_of,
     parse_place,
@@ -202,6 +203,28 @@ def test_spans(text: str, span_ms: int) -> None:
 def test_what_is_no_span(text: str) -> None:
     with pytest.raises(ValueError, match="is no time"):
         parse_span(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_ms"),
+    [
+        ("P1D", 86_400_000),
+        ("PT1H30M", 5_400_000),
+        ("P7DT0H0M0S", 604_800_000),
+        ("pt0.5s", 500),
+        ("PT1,25S", 1250),
+        ("PT0.0019S", 1),
+        ("36h", 129_600_000),
+    ],
+)
+def test_durations(text: str, duration_ms: int) -> None:
+    assert parse_duration(text) == duration_ms
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "P1H", "PT1D", "P1W", "-P1D", "soon"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="is no duration, such as P1DT12H or 36h"):
+        parse_duration(text)
 
 
 def test_a_moment_is_read_as_it_is_shown() -> None:

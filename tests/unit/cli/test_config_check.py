@@ -139,3 +139,16 @@ def test_secrets_that_others_may_read_are_told(
     told = secrets_complaint(str(file))
     assert bool(told) == is_told
     assert not told or (f"chmod o= {file}" in told and "=x" not in told)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("retention.m", "did you mean retention.ms or "),
+        ("foo", "`shmbroker config explain` lists all"),
+    ],
+)
+def test_setting_that_is_none_says_what_there_is(name: str, hint: str) -> None:
+    ran = CliRunner().invoke(main, ["config", "explain", name], prog_name="shmbroker")
+    assert ran.exit_code == 1
+    assert f"there is no setting {name}; {hint}" in ran.output
