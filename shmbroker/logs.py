@@ -253,10 +253,13 @@ def set_levels(levels: Mapping[str, str]) -> None:
 
 
 def parse_levels(items: Iterable[str]) -> dict[str, str]:
-    """Levels by logger, of items "LOGGER=LEVEL"; ValueError, a sentence, for what is none."""
+    """Levels by logger, of items "LOGGER=LEVEL"; a LEVEL alone is that of PACKAGE. ValueError, a
+    sentence, for what is none."""
     found = {}
     for item in items:
-        name, _, level = (word.strip() for word in item.partition("="))
+        name, equals, level = (word.strip() for word in item.partition("="))
+        if not equals:
+            name, level = PACKAGE, name
         if name not in LOGGERS:
             raise ValueError(f"there is no logger {name!r}; root and shmbroker are two")
         if level.upper() not in LEVELS:

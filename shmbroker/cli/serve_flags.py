@@ -94,6 +94,13 @@ FLAGS = (
         "How lines of the log look.  [default: human]",
     ),
     (
+        "--log-level",
+        "log_level",
+        "LEVEL",
+        "shmbroker.logger.levels",
+        "Least level that is logged: DEBUG, INFO, WARN, ERROR; LOGGER=LEVEL,… of some modules.",
+    ),
+    (
         "--console",
         "console",
         "HOST:PORT",

@@ -1186,7 +1186,8 @@ _broker(
     LIST,
     "",
     "Levels of loggers, as LOGGER=LEVEL: TRACE, DEBUG, INFO, WARN, ERROR or FATAL. A logger is a "
-    "module or package (shmbroker.gateway); root has what libraries say. By default root is at "
+    "module or package (shmbroker.gateway); root has what libraries say; a LEVEL alone is that of "
+    "shmbroker. By default root is at "
     "WARN and shmbroker at INFO. While the broker runs `shmbroker config set logger` changes them, "
     "or any other client.",
     check=_logger_levels_complaint,

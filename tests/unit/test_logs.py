@@ -121,7 +121,9 @@ def test_journal_is_known_by_device_and_inode(monkeypatch: pytest.MonkeyPatch) -
         ([], {}),
         (["root=ERROR", " shmbroker.log = debug"], {"root": "ERROR", "shmbroker.log": "DEBUG"}),
         (["nope=INFO"], "there is no logger 'nope'"),
-        (["root"], "root=: the level is one of TRACE"),
+        (["debug", "root=ERROR"], {"shmbroker": "DEBUG", "root": "ERROR"}),
+        (["root"], "shmbroker=root: the level is one of TRACE"),
+        (["root="], "root=: the level is one of TRACE"),
         (["root=WARNING"], "root=WARNING: the level is one of TRACE"),
     ],
 )  # fmt: skip

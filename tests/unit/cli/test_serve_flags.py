@@ -19,6 +19,7 @@ PLAIN = [
     ["--set", "a=b", "--set=c=d=e", "--set", "f="],
     ["--config", "f", "--host", "::1", "--io-workers", "3", "--network-workers=2"],
     ["--data="],
+    ["--log-level", "DEBUG", "--log-format=json"],
     ["--console", "127.0.0.1:1", "--console-writes", "--port", "2"],
 ]
 FOR_CLICK = [
