@@ -59,23 +59,27 @@ def role_of(pid: int) -> str:
 def pss_without_files_mib(pid: int) -> float:
     """Proportional set size without file pages: anonymous memory and shared memory, each page of
     which counts once for the family. The page cache, which the kernel takes back, is left out."""
-    kib = 0
-    for member in list(members(pid)):
-        for line in _read(f"/proc/{member}/smaps_rollup").splitlines():
-            if line.startswith("Pss:"):
-                kib += int(line.split()[1])
-            elif line.startswith("Pss_File:"):
-                kib -= int(line.split()[1])
-    return round(kib / 1024, 1)
+    return _rolled_up_mib(pid, {"Pss": 1, "Pss_File": -1})
+
+
+def heap_mib(pid: int) -> float:
+    """Anonymous memory alone: what each process has for itself."""
+    return _rolled_up_mib(pid, {"Pss_Anon": 1})
 
 
 def pss_mib(pid: int) -> float:
     """Proportional set size with all of its pages: those of files, too."""
+    return _rolled_up_mib(pid, {"Pss": 1})
+
+
+def _rolled_up_mib(pid: int, signs: dict[str, int]) -> float:
+    """The sum of these lines of all members' smaps_rollup."""
     kib = 0
     for member in list(members(pid)):
         for line in _read(f"/proc/{member}/smaps_rollup").splitlines():
-            if line.startswith("Pss:"):
-                kib += int(line.split()[1])
+            name, _, rest = line.partition(":")
+            if name in signs:
+                kib += signs[name] * int(rest.split()[0])
     return round(kib / 1024, 1)
 
 
