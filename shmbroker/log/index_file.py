@@ -92,11 +92,11 @@ class IndexFile:
         if position + size > self._allocated and not self._grow(position + size):
             return False
         try:
-            os.pwrite(self._fd, self.ENTRY.pack(*entry), position)
+            is_stored = os.pwrite(self._fd, self.ENTRY.pack(*entry), position) == size
         except OSError:
             return False
-        self.count += 1
-        return True
+        self.count += is_stored
+        return is_stored
 
     def extend(self, entries: bytes) -> int:
         """Store entries behind the last, with one write: how many, fewer if there is no room."""

@@ -96,6 +96,21 @@ def test_disk_that_refuses_leaves_the_entry_out(index, monkeypatch):
             index.append(index.count + 1, index.count * 10)
 
 
+def test_an_entry_that_is_stored_in_part_is_no_entry(index, monkeypatch):
+    index.append(1, 10)
+    real = os.pwrite
+
+    def store_some(fd, data, position):
+        return real(fd, data[:3], position)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(index_file.os, "pwrite", store_some)
+        assert not index.append(2, 20)
+    assert (index.count, index.last()) == (1, (1, 10))
+    assert index.append(3, 30)
+    assert index.read(0, index.count) == [(1, 10), (3, 30)]
+
+
 def test_unsound_entries_are_counted_out(index):
     for entry in [(1, 10), (5, 50), (5, 60), (9, 90)]:
         index.append(*entry)
