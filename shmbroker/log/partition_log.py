@@ -343,7 +343,7 @@ class PartitionLog:
         self._closed_bytes = -1
         last = segment.offset_index.last()
         self._index_after = self.config.index_interval_bytes + (last[1] if last else 0)
-        # One that is not in its file yet must be, before the first batch of it.
+        # The leader-epoch file is written before the first batch of a new epoch.
         self._latest_epoch = self.leader_epochs.latest if self.leader_epochs.is_written else -1
         self.roll_ms = drawn_roll_ms(self.config)
         self._set_limits()

@@ -138,7 +138,7 @@ class ProducerState:
 
     @property
     def producers(self) -> dict[int, ProducerEntry]:
-        """By producer id; for DescribeProducers. Read only."""
+        """By producer id. Others read it."""
         return self._producers
 
     @property
@@ -412,7 +412,7 @@ def read_snapshot(path: str) -> ProducerState:
     state = ProducerState()
     for fields in SNAPSHOT_ENTRY.iter_unpack(memoryview(raw)[SNAPSHOT_HEADER.size :]):
         producer_id, epoch, last_sequence, last_offset, delta, timestamp = fields[:6]
-        entry = state.producers[producer_id] = ProducerEntry(epoch)
+        entry = state._producers[producer_id] = ProducerEntry(epoch)
         entry.timestamp = timestamp
         entry.coordinator_epoch, entry.current_txn_first_offset = fields[6:]
         if last_offset >= 0:
@@ -421,7 +421,7 @@ def read_snapshot(path: str) -> ProducerState:
             entry.next_sequence = (last_sequence + 1) % _SEQUENCES
     begun = (
         (entry.current_txn_first_offset, producer_id)
-        for producer_id, entry in state.producers.items()
+        for producer_id, entry in state._producers.items()
         if entry.current_txn_first_offset >= 0
     )
     state.open |= {producer_id: first_offset for first_offset, producer_id in sorted(begun)}
