@@ -27,6 +27,11 @@ class BrokerGoneFault(Fault):
 class StorageFault(Fault):
     """The disk refused or lost something; the log directory it happened in is fenced."""
 
+    def __init__(self, message: str, path: str = "") -> None:
+        """path: the file or directory that it is about, if it is one."""
+        super().__init__(message)
+        self.path = path
+
 
 class CorruptFault(StorageFault):
     """A file's content is not what it must be; the message names the file and the position."""

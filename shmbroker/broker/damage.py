@@ -50,14 +50,15 @@ class DamageMender:
         there, as the one before goes on behind its beginning."""
 
     def on_fault(self, partition: Partition, fault: StorageFault, now_ms: int) -> None:
-        """A read met damage, which its text names. Clients that try again keep this going."""
+        """A read met damage, in the file that the fault names. Clients that try again keep this
+        going."""
         if len(partition.replicas) == 1:
             self._add(partition, fault, now_ms)
         self.run(now_ms)
 
     def _add(self, partition: Partition, fault: StorageFault, now_ms: int) -> None:
-        log, text = partition.log, str(fault)
-        segment = next((one for one in log.segments if one.path in text), None)
+        log = partition.log
+        segment = next((one for one in log.segments if one.path == fault.path), None)
         if (
             segment is None
             or (not isinstance(fault, CorruptFault) and os.path.isfile(segment.path))

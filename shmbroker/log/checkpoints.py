@@ -52,7 +52,7 @@ def write_file(path: str, content: str, *, is_synced: bool = True) -> None:
         if is_synced:
             sync_directory(os.path.dirname(path))
     except OSError as error:
-        raise StorageFault(f"can't write {path}: {error}") from error
+        raise StorageFault(f"can't write {path}: {error}", path) from error
 
 
 def remove_files(paths: Iterable[str]) -> None:
@@ -63,7 +63,7 @@ def remove_files(paths: Iterable[str]) -> None:
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise StorageFault(f"can't remove {path}: {error}") from error
+            raise StorageFault(f"can't remove {path}: {error}", path) from error
 
 
 def write_all(fd: int, data: bytes) -> None:
@@ -89,7 +89,7 @@ def sync_names(directory: str) -> None:
     try:
         sync_directory(directory)
     except OSError as error:
-        raise StorageFault(f"can't fsync {directory}: {error}") from error
+        raise StorageFault(f"can't fsync {directory}: {error}", directory) from error
 
 
 def read_file(path: str) -> str | None:
@@ -99,13 +99,13 @@ def read_file(path: str) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StorageFault(f"can't read {path}: {error}") from error
+        raise StorageFault(f"can't read {path}: {error}", path) from error
     if len(raw) > _FILE_BYTES_MAX:
-        raise CorruptFault(f"{path} is larger than {_FILE_BYTES_MAX} bytes")
+        raise CorruptFault(f"{path} is larger than {_FILE_BYTES_MAX} bytes", path)
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise CorruptFault(f"{path} is no text: {error}") from None
+        raise CorruptFault(f"{path} is no text: {error}", path) from None
 
 
 def _read(path: str) -> bytes:
@@ -136,20 +136,24 @@ def parse_entries(path: str, text: str, columns: int) -> list[list[str]]:
     if lines[-1] == "":
         lines.pop()
     if lines[0] != "0":
-        raise CorruptFault(f"{path} line 1: version {lines[0][:20]!r} is not 0")
+        raise CorruptFault(f"{path} line 1: version {lines[0][:20]!r} is not 0", path)
     if len(lines) < 2 or not _NUMBER.fullmatch(lines[1]) or int(lines[1]) != len(lines) - 2:
-        raise CorruptFault(f"{path} line 2: does not count the {max(len(lines) - 2, 0)} entries")
+        raise CorruptFault(
+            f"{path} line 2: does not count the {max(len(lines) - 2, 0)} entries", path
+        )
     entries = [line.split(" ") for line in lines[2:]]
     for number, entry in enumerate(entries, 3):
         if len(entry) != columns:
-            raise CorruptFault(f"{path} line {number}: {len(entry)} fields, expected {columns}")
+            raise CorruptFault(
+                f"{path} line {number}: {len(entry)} fields, expected {columns}", path
+            )
     return entries
 
 
 def parse_number(path: str, text: str, limit: int = 2**63) -> int:
     """A non-negative number below `limit` from a checkpoint; CorruptFault otherwise."""
     if not _NUMBER.fullmatch(text) or (number := int(text)) >= limit:
-        raise CorruptFault(f"{path}: {text[:40]!r} is no number that can stand here")
+        raise CorruptFault(f"{path}: {text[:40]!r} is no number that can stand here", path)
     return number
 
 
@@ -166,6 +170,6 @@ def read_offsets(path: str) -> Offsets:
     for topic, partition, offset in parse_entries(path, text or "", 3):
         key = topic, parse_number(path, partition, 2**31)
         if key in offsets:
-            raise CorruptFault(f"{path}: {topic}-{partition} stands there twice")
+            raise CorruptFault(f"{path}: {topic}-{partition} stands there twice", path)
         offsets[key] = parse_number(path, offset)
     return offsets

@@ -83,7 +83,7 @@ class _Syncers:
                 sign()
         self.under_way -= 1
         if fault is not None:
-            raise StorageFault(f"fdatasync in {log.directory}: {fault}") from fault
+            raise StorageFault(f"fdatasync in {log.directory}: {fault}", log.directory) from fault
         end_close(log, recovery_point)
 
     def _run(self) -> None:

@@ -39,7 +39,7 @@ class Descriptors:
             try:
                 fd = os.open(reading.path, os.O_RDONLY | os.O_CLOEXEC)
             except OSError as error:
-                raise StorageFault(f"can't open {reading.path}: {error}") from error
+                raise StorageFault(f"can't open {reading.path}: {error}", reading.path) from error
             row = fd, reading
             if len(self._open) >= self.limit:
                 oldest, forgetting = self._open.pop(next(iter(self._open)))

@@ -17,5 +17,5 @@ class DiskFullFault(StorageFault):
 def writing_fault(error: OSError, path: str) -> StorageFault:
     """What the refusal to write to a file means."""
     if error.errno in NO_SPACE:
-        return DiskFullFault(f"no space for {path}: {error.strerror}")
-    return StorageFault(f"can't write {path}: {error}")
+        return DiskFullFault(f"no space for {path}: {error.strerror}", path)
+    return StorageFault(f"can't write {path}: {error}", path)

@@ -72,7 +72,7 @@ def flush_targets(log: PartitionLog) -> tuple[list[int], int]:
     except OSError as error:
         for descriptor in descriptors:
             os.close(descriptor)
-        raise StorageFault(f"can't open {path} to flush it: {error}") from error
+        raise StorageFault(f"can't open {path} to flush it: {error}", path) from error
     log.rolled.clear()
     return descriptors, log.log_end_offset
 
@@ -85,7 +85,7 @@ def sync(log: PartitionLog) -> int:
             with waiting_for_disk():
                 os.fdatasync(descriptor)
     except OSError as error:
-        raise StorageFault(f"fdatasync in {log.directory}: {error}") from error
+        raise StorageFault(f"fdatasync in {log.directory}: {error}", log.directory) from error
     finally:
         for descriptor in descriptors:
             os.close(descriptor)

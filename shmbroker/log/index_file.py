@@ -62,7 +62,7 @@ class IndexFile:
         except FileNotFoundError:
             self.is_torn = True
         except OSError as error:
-            raise StorageFault(f"can't read {self.path}: {error}") from error
+            raise StorageFault(f"can't read {self.path}: {error}", self.path) from error
 
     def _count(self) -> None:
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -148,9 +148,9 @@ class IndexFile:
                 if fd != self._fd:
                     os.close(fd)
         except OSError as error:
-            raise StorageFault(f"can't read {self.path}: {error}") from error
+            raise StorageFault(f"can't read {self.path}: {error}", self.path) from error
         if len(raw) != count * size:
-            raise CorruptFault(f"{self.path} ends before entry {first + count}")
+            raise CorruptFault(f"{self.path} ends before entry {first + count}", self.path)
         return raw
 
     def floor(self, target: int, column: int) -> tuple[int, ...] | None:
@@ -216,7 +216,7 @@ class IndexFile:
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise StorageFault(f"can't cut {self.path}: {error}") from error
+            raise StorageFault(f"can't cut {self.path}: {error}", self.path) from error
         self._allocated = self.count * self.ENTRY.size
 
     def close(self) -> None:

@@ -78,7 +78,9 @@ def judge(
         if end == position:
             raise
     if end == position:
-        raise CorruptFault(f"{segment.path}: the batch at position {position} is damaged")
+        raise CorruptFault(
+            f"{segment.path}: the batch at position {position} is damaged", segment.path
+        )
     note_judged(segment, start, end, following)
     return end, following
 

@@ -61,7 +61,9 @@ class LeaderEpochs:
             epoch = parse_number(self._path, fields[0], 2**31)
             start = parse_number(self._path, fields[1])
             if epochs and (epoch <= epochs[-1] or start < starts[-1]):
-                raise CorruptFault(f"{self._path}: epoch {epoch} at {start} does not grow")
+                raise CorruptFault(
+                    f"{self._path}: epoch {epoch} at {start} does not grow", self._path
+                )
             epochs.append(epoch)
             starts.append(start)
         self._epochs, self._starts = epochs, starts

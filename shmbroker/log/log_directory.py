@@ -185,7 +185,7 @@ class LogDirectory:
             found = self._read(path)
             if self.is_clean and not (os.path.exists(path) and os.path.getsize(path)):
                 # A clean stop leaves it, with no entries at least.
-                raise CorruptFault(f"{path} is missing or empty after a clean stop")
+                raise CorruptFault(f"{path} is missing or empty after a clean stop", path)
         except CorruptFault as fault:
             logger.warning("%s; going on without it", fault)
             self.is_clean = False
@@ -388,4 +388,4 @@ def remove_deleted(path: str) -> None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise StorageFault(f"can't remove {path}: {error}") from error
+        raise StorageFault(f"can't remove {path}: {error}", path) from error

@@ -331,7 +331,7 @@ def rewrite(path: str, mend: Mend) -> None:
         os.rename(beside, path)
         sync_directory(os.path.dirname(path))
     except OSError as error:
-        raise StorageFault(f"can't mend {path}: {error}") from error
+        raise StorageFault(f"can't mend {path}: {error}", path) from error
 
 
 def write_mended(path: str, mend: Mend, beside: str) -> None:
@@ -352,7 +352,7 @@ def write_mended(path: str, mend: Mend, beside: str) -> None:
             with waiting_for_disk():
                 os.fsync(target)
     except OSError as error:
-        raise StorageFault(f"can't mend {path}: {error}") from error
+        raise StorageFault(f"can't mend {path}: {error}", path) from error
 
 
 def _copy(old: int, new: int, position: int, end: int) -> None:

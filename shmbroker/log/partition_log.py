@@ -205,7 +205,7 @@ class PartitionLog:
                 ):
                     if isinstance(fault, StorageFault):
                         raise
-                    raise StorageFault(f"can't open {directory}: {fault}") from fault
+                    raise StorageFault(f"can't open {directory}: {fault}", directory) from fault
                 is_again = True
             else:
                 return log

@@ -31,11 +31,11 @@ def read_partition_metadata(path: str) -> bytes | None:
         return None
     lines = text.rstrip("\n").split("\n")
     if len(lines) != 2 or lines[0] != "version: 0" or not lines[1].startswith("topic_id: "):
-        raise CorruptFault(f"{path} is no partition.metadata of version 0")
+        raise CorruptFault(f"{path} is no partition.metadata of version 0", path)
     try:
         return uuid_from_text(lines[1].removeprefix("topic_id: "))
     except ValueError:
-        raise CorruptFault(f"{path}: the topic id is no uuid") from None
+        raise CorruptFault(f"{path}: the topic id is no uuid", path) from None
 
 
 def mark_directory(directory: str, topic_id: bytes) -> None:

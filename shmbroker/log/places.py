@@ -35,12 +35,13 @@ def locate(log: PartitionLog, offset: int) -> tuple[Segment, int]:
             return segment, position
         if header is None:
             if 0 <= log.cleaned_offset <= offset and not log.config.is_compacted:
-                raise CorruptFault(f"{segment.path} does not hold offset {offset}")
+                raise CorruptFault(f"{segment.path} does not hold offset {offset}", segment.path)
         elif header[H_BASE_OFFSET] < segment.end_offset:
             return segment, position
         else:
             raise CorruptFault(
-                f"{segment.path} holds offset {header[H_BASE_OFFSET]}: it is another's"
+                f"{segment.path} holds offset {header[H_BASE_OFFSET]}: it is another's",
+                segment.path,
             )
         number += 1
 

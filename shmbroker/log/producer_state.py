@@ -392,7 +392,7 @@ class ProducerState:
                 os.close(fd)
             os.rename(beside, path)
         except OSError as error:
-            raise StorageFault(f"can't write {path}: {error}") from error
+            raise StorageFault(f"can't write {path}: {error}", path) from error
 
 
 def read_snapshot(path: str) -> ProducerState:
@@ -401,14 +401,14 @@ def read_snapshot(path: str) -> ProducerState:
         with open(path, "rb") as file:
             raw = file.read()
     except OSError as error:
-        raise StorageFault(f"can't read {path}: {error}") from error
+        raise StorageFault(f"can't read {path}: {error}", path) from error
     if len(raw) < SNAPSHOT_HEADER.size:
-        raise CorruptFault(f"{path} is too short")
+        raise CorruptFault(f"{path} is too short", path)
     version, crc, count = SNAPSHOT_HEADER.unpack_from(raw)
     if version != _VERSION or crc != crc32c(memoryview(raw)[_CRC_START:]):
-        raise CorruptFault(f"{path} is no whole producer snapshot of version {_VERSION}")
+        raise CorruptFault(f"{path} is no whole producer snapshot of version {_VERSION}", path)
     if len(raw) != SNAPSHOT_HEADER.size + count * SNAPSHOT_ENTRY.size:
-        raise CorruptFault(f"{path} does not hold {count} producers")
+        raise CorruptFault(f"{path} does not hold {count} producers", path)
     state = ProducerState()
     for fields in SNAPSHOT_ENTRY.iter_unpack(memoryview(raw)[SNAPSHOT_HEADER.size :]):
         producer_id, epoch, last_sequence, last_offset, delta, timestamp = fields[:6]

@@ -62,7 +62,7 @@ def put_aside(directory: str, paths: list[str], *, is_kept: bool = False) -> Non
                 (shutil.copy2 if is_kept else shutil.move)(path, target)
         sync_directory(away)
     except OSError as error:
-        raise StorageFault(f"can't put files of {directory} aside: {error}") from error
+        raise StorageFault(f"can't put files of {directory} aside: {error}", directory) from error
 
 
 def put_strangers_aside(directory: str) -> bool:
@@ -122,7 +122,9 @@ def keep_piece(directory: str, name: str, piece: bytes) -> None:
             file.write(piece)
         sync_directory(away)
     except OSError as error:
-        raise StorageFault(f"can't put a piece of {directory}/{name} aside: {error}") from error
+        raise StorageFault(
+            f"can't put a piece of {directory}/{name} aside: {error}", directory
+        ) from error
 
 
 def put_end_aside(log: PartitionLog, offset: int, bytes_max: int) -> bool:

@@ -83,7 +83,7 @@ def delete_log(log: PartitionLog, unique_hex: str) -> str:
     try:
         os.rename(log.directory, away)
     except OSError as error:
-        raise StorageFault(f"can't rename {log.directory}: {error}") from error
+        raise StorageFault(f"can't rename {log.directory}: {error}", log.directory) from error
     return away
 
 

@@ -197,7 +197,7 @@ class Segment:
         try:
             found = os.stat(self.path)
         except OSError as error:
-            raise StorageFault(f"can't stat {self.path}: {error}") from error
+            raise StorageFault(f"can't stat {self.path}: {error}", self.path) from error
         self._inode = found.st_ino
         return found
 
@@ -237,13 +237,13 @@ class Segment:
                     # `fd` is asked for each time: the walker may hold this generator for long.
                     chunk = residency.read(self.fd, min(chunk_bytes, end - position), position)
                 except OSError as error:
-                    raise StorageFault(f"can't read {self.path}: {error}") from error
+                    raise StorageFault(f"can't read {self.path}: {error}", self.path) from error
                 if len(chunk) < HEADER_SIZE:
-                    raise CorruptFault(f"{self.path} ends in a batch at {position}")
+                    raise CorruptFault(f"{self.path} ends in a batch at {position}", self.path)
             header = BATCH_HEADER.unpack_from(chunk, at)
             size = header[H_LENGTH] + LOG_OVERHEAD
             if header[H_MAGIC] != MAGIC or not HEADER_SIZE <= size <= end - position:
-                raise CorruptFault(f"{self.path} has no whole batch at {position}")
+                raise CorruptFault(f"{self.path} has no whole batch at {position}", self.path)
             yield position, header
             position += size
             # Small batches are read many at a time, large ones by their headers only.
@@ -280,7 +280,7 @@ class Segment:
         try:
             return memoryview(residency.read(self.fd, min(length, end - position), position))
         except OSError as error:
-            raise StorageFault(f"can't read {self.path}: {error}") from error
+            raise StorageFault(f"can't read {self.path}: {error}", self.path) from error
 
     def end_before(self, position: int) -> int:
         """One past the last offset of what lies before `position`, a batch boundary."""
@@ -305,16 +305,16 @@ class Segment:
         try:
             data = residency.read(self.fd, length, position)
         except OSError as error:
-            raise StorageFault(f"can't read {self.path}: {error}") from error
+            raise StorageFault(f"can't read {self.path}: {error}", self.path) from error
         if len(data) != length:
-            raise CorruptFault(f"{self.path} ends before {position + length}")
+            raise CorruptFault(f"{self.path} ends before {position + length}", self.path)
         return data
 
     def batch_at(self, position: int) -> bytes:
         """The whole batch that begins at `position`."""
         for _, header in self.headers(position, self.size):
             return self.read_bytes(position, header[H_LENGTH] + LOG_OVERHEAD)
-        raise CorruptFault(f"{self.path} has no batch at {position}")
+        raise CorruptFault(f"{self.path} has no batch at {position}", self.path)
 
     def find(self, offset: int) -> tuple[int, tuple[int, ...] | None]:
         """(position, header) of the first batch whose last offset is at least `offset`.
@@ -392,7 +392,7 @@ class Segment:
             finally:
                 os.close(fd)
         except OSError as error:
-            raise StorageFault(f"can't cut {self.path}: {error}") from error
+            raise StorageFault(f"can't cut {self.path}: {error}", self.path) from error
 
     def truncate(self, size: int, end_offset: int) -> None:
         """Cut at a batch boundary, durably; indexes and the largest timestamp follow."""

@@ -170,7 +170,7 @@ def rebuild_indexes(segment: Segment) -> None:
     CorruptFault if those are damaged: then the indexes stay, for what they still lead to.
     """
     if segment.is_rebuilt:
-        raise CorruptFault(f"{segment.path} is damaged")
+        raise CorruptFault(f"{segment.path} is damaged", segment.path)
     segment.is_rebuilt = segment.are_indexes_loaded = True
     with residency.waiting():
         for position, header in segment.headers(0, segment.size):
@@ -179,7 +179,9 @@ def rebuild_indexes(segment: Segment) -> None:
                 <= header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] - segment.base_offset
                 < 1 << 31
             ):
-                raise CorruptFault(f"{segment.path}: the batch at position {position} is damaged")
+                raise CorruptFault(
+                    f"{segment.path}: the batch at position {position} is damaged", segment.path
+                )
         logger.warning("%s: an index is missing or wrong; both are rebuilt", segment.path)
         _rebuild_indexes(segment)
 

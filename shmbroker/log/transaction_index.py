@@ -172,7 +172,7 @@ class AbortedTransactions:
                 finally:
                     os.close(fd)
             except OSError as error:
-                raise StorageFault(f"can't write {path}: {error}") from error
+                raise StorageFault(f"can't write {path}: {error}", path) from error
             del self._unwritten[base_offset]
 
     def stored(self, base_offset: int) -> list[AbortedTransaction]:
@@ -258,4 +258,4 @@ def _read(path: str) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StorageFault(f"can't read {path}: {error}") from error
+        raise StorageFault(f"can't read {path}: {error}", path) from error

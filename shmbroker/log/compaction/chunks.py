@@ -97,28 +97,28 @@ def read_chunks(directory: str, source: Source, find_batches: FindBatches) -> It
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise StorageFault(f"can't open {path}: {error}") from error
+        raise StorageFault(f"can't open {path}: {error}", path) from error
     buffer = np.empty(min(CHUNK_BYTES, source.size) + SLACK_BYTES, np.uint8)
     next_offset, position = source.base_offset, 0
     try:
         while position < source.size:
             want = min(len(buffer) - SLACK_BYTES, source.size - position)
             if os.preadv(fd, [buffer.data[:want]], position) != want:
-                raise CorruptFault(f"{path} ends before {source.size}")
+                raise CorruptFault(f"{path} ends before {source.size}", path)
             batches, used, need = find_batches(buffer.data[:want])
             if not len(batches.at):
                 if need <= want or need > source.size - position:
-                    raise CorruptFault(f"{path} has no whole batch at {position}")
+                    raise CorruptFault(f"{path} has no whole batch at {position}", path)
                 buffer = np.empty(need + SLACK_BYTES, np.uint8)
                 continue
             next_offset = _check(path, position, batches, next_offset, source.end_offset)
             try:
                 yield from _unpack(buffer[: used + SLACK_BYTES], batches)
             except (ProtocolFault, CorruptFault) as fault:
-                raise CorruptFault(f"{path} behind {position}: {fault}") from fault
+                raise CorruptFault(f"{path} behind {position}: {fault}", path) from fault
             position += used
     except OSError as error:
-        raise StorageFault(f"can't read {path}: {error}") from error
+        raise StorageFault(f"can't read {path}: {error}", path) from error
     finally:
         os.close(fd)
 
@@ -130,7 +130,7 @@ def _check(path: str, position: int, batches: Batches, next_offset: int, end_off
     is_bad = (batches.magic != MAGIC) | (delta < 0) | (count < 0) | (count > delta + 1)
     is_bad[1:] |= base[1:] < following[:-1]
     if is_bad.any() or base[0] < next_offset or following[-1] > end_offset:
-        raise CorruptFault(f"{path} holds a batch that can't be, behind {position}")
+        raise CorruptFault(f"{path} holds a batch that can't be, behind {position}", path)
     return int(following[-1])
 
 

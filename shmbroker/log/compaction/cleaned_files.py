@@ -66,9 +66,9 @@ def rename_files(directory: str, base_offset: int, before: str, after: str) -> N
             os.rename(path + before, path + after)
         except FileNotFoundError:
             if suffix == LOG:
-                raise StorageFault(f"{path}{before} is not there") from None
+                raise StorageFault(f"{path}{before} is not there", path) from None
         except OSError as error:
-            raise StorageFault(f"can't rename {path}{before}: {error}") from error
+            raise StorageFault(f"can't rename {path}{before}: {error}", path) from error
 
 
 def deleted_paths(directory: str, base_offset: int) -> list[str]:
@@ -141,12 +141,12 @@ def _end_offset(path: str, base_offset: int) -> int:
                 file.seek(position)
                 raw = file.read(HEADER_SIZE)
                 if len(raw) < HEADER_SIZE:
-                    raise CorruptFault(f"{path} has no whole batch at {position}")
+                    raise CorruptFault(f"{path} has no whole batch at {position}", path)
                 header = BATCH_HEADER.unpack(raw)
                 position += header[H_LENGTH] + LOG_OVERHEAD
                 if header[H_LENGTH] < HEADER_SIZE - LOG_OVERHEAD or position > size:
-                    raise CorruptFault(f"{path} has no whole batch before {position}")
+                    raise CorruptFault(f"{path} has no whole batch before {position}", path)
                 end_offset = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1
     except OSError as error:
-        raise StorageFault(f"can't read {path}: {error}") from error
+        raise StorageFault(f"can't read {path}: {error}", path) from error
     return end_offset

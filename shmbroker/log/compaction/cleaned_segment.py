@@ -95,7 +95,7 @@ class CleanedSegment:
                 remove_cleaned(self._directory, self._base_offset)
         except OSError as error:
             kind = DiskFullFault if error.errno in _FULL else StorageFault
-            raise kind(f"can't write {self._path}: {error.strerror}") from error
+            raise kind(f"can't write {self._path}: {error.strerror}", self._path) from error
         finally:
             self._offset_index.close()
             self._time_index.close()
@@ -112,7 +112,7 @@ class CleanedSegment:
         position = end - size
         self.size = int(end[-1])
         if self.size > _POSITION_MAX:
-            raise StorageFault(f"{self._path} would outgrow what an index can point to")
+            raise StorageFault(f"{self._path} would outgrow what an index can point to", self._path)
         # The batch that holds the largest timestamp so far is where it grew last.
         largest = np.maximum.accumulate(np.append(self._max_timestamp, max_timestamp))
         grew = np.flatnonzero(largest[1:] > largest[:-1])

@@ -127,5 +127,7 @@ def _read_indexes(directory: str) -> list[AbortedTransaction]:
                 with open(os.path.join(directory, name), "rb") as file:
                     entries += parse_entries(file.read())
     except OSError as error:
-        raise StorageFault(f"can't read the transaction indexes of {directory}: {error}") from error
+        raise StorageFault(
+            f"can't read the transaction indexes of {directory}: {error}", directory
+        ) from error
     return entries

@@ -34,7 +34,7 @@ def mend_segment(log: PartitionLog, segment: Segment, recovery_point: int, limit
             recovery_point,
         )
     except OSError as error:
-        raise StorageFault(f"can't read {segment.path}: {error}") from error
+        raise StorageFault(f"can't read {segment.path}: {error}", segment.path) from error
     for line in lines_of(segment.path, mend):
         report(log, "%s", line)
     for hole in mend.holes:

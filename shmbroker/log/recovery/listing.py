@@ -73,7 +73,7 @@ def _names_by_suffix(directory: str) -> dict[str, list[str]]:
             if name.endswith(".tmp"):
                 os.unlink(os.path.join(directory, name))
     except OSError as error:
-        raise StorageFault(f"can't open {directory}: {error}") from error
+        raise StorageFault(f"can't open {directory}: {error}", directory) from error
     return kinds
 
 

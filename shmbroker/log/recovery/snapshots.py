@@ -113,13 +113,13 @@ def _read_fitting(
     path = snapshot_path(log, offset)
     stored, recent = read_snapshot(path), ProducerState()
     if stored.last_offset >= offset:
-        raise CorruptFault(f"{path} knows offset {stored.last_offset}: it is another's")
+        raise CorruptFault(f"{path} knows offset {stored.last_offset}: it is another's", path)
     if offset == log.log_end_offset and not _fits_last_batch(log, stored, now_ms):
-        raise CorruptFault(f"{path} does not know the producer of the last batch")
+        raise CorruptFault(f"{path} does not know the producer of the last batch", path)
     if is_window_walked and len(stored):
         recent = _walk_window(log, offset)
         if not stored.fits(recent, is_dense=gaps_end(log) <= 0):
-            raise CorruptFault(f"{path} does not fit the batches before it")
+            raise CorruptFault(f"{path} does not fit the batches before it", path)
     return KnownProducers(offset, stored, recent)
 
 

@@ -1,5 +1,6 @@
 """Partitions whose directory is gone, or nobody's; what of a damaged one readers still get."""
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -122,6 +123,32 @@ def node(tmp_path: Path) -> Iterator[Node]:
     yield node
     node.sync()
     node.kill()
+
+
+# --- a directory that is renamed ---
+
+
+def test_a_rename_is_told_when_it_is_done(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = Topic()
+    node.fill(topic, 5)
+    node.stop()
+    node.start()
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    caplog.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", refuse)
+        with pytest.raises(StorageFault) as met:
+            node.store.directories.set_aside(topic.name, 0, "nothing says whose it is")
+    assert met.value.path == str(node.directory(topic))
+    assert not caplog.records
+    node.store.directories.set_aside(topic.name, 0, "nothing says whose it is")
+    assert ["is renamed to" in one.getMessage() for one in caplog.records] == [True]
+    assert len(node.strays()) == 1
 
 
 # --- a directory that is gone ---
@@ -291,6 +318,19 @@ def test_a_look_that_fails_leaves_room_for_the_next(
     mender.on_fault(partition, faults[1], NOW_MS)
     settle(node, mender)
     assert node.counted == ["log_damage"]
+
+
+def test_a_fault_is_of_the_file_that_it_names_whatever_its_text_mentions(node: Node) -> None:
+    topic = Topic()
+    partition = node.fill(topic, 25)
+    first, second, _ = partition.log.segments
+    mender = DamageMender(node.store, lambda _key: False)
+    beside = first.path + ".swap"
+    mender.on_fault(partition, CorruptFault(f"{beside} has no whole batch", beside), NOW_MS)
+    assert mender._current is None
+    mender.on_fault(partition, CorruptFault(f"unlike {first.path}", second.path), NOW_MS)
+    assert mender._current == (partition, second)
+    settle(node, mender)
 
 
 @pytest.mark.parametrize("number", [3, 13, 23])
