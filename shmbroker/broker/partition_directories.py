@@ -89,7 +89,7 @@ class PartitionDirectories:
         try:
             os.mkdir(path)
         except OSError as fault:
-            raise StorageFault(f"can't make {path}: {fault}") from fault
+            raise StorageFault(f"can't make {path}: {fault}", path) from fault
         write_partition_metadata(os.path.join(path, PARTITION_METADATA), topic.topic_id)
         mark_directory(path, topic.topic_id)
         return path
@@ -155,11 +155,11 @@ class PartitionDirectories:
         """Rename one that is not the partition's, or can't be opened: nothing of it is touched."""
         path = self._path_of(topic, index)
         stray = marked_directory(topic, index, STRAY, random_uuid().hex())
-        logger.warning("%s is renamed to %s: %s", path, stray, why)
         try:
             os.rename(path, os.path.join(self.log_directory.path, stray))
         except OSError as fault:
-            raise StorageFault(f"can't rename {path}: {fault}") from fault
+            raise StorageFault(f"can't rename {path} ({why}): {fault}", path) from fault
+        logger.warning("%s is renamed to %s: %s", path, stray, why)
 
     def left_behind(
         self, topics_by_id: Mapping[bytes, TopicImage], opened: set[tuple[str, int]]
