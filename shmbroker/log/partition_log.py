@@ -2,7 +2,10 @@
 
    segments   [ 0 … 811 ][ 812 … 1 402 ][ 1 403 …            ]
                                           active: mapped, appended to
-   offsets      log_start_offset <= local_start_offset <= recovery_point <= log_end_offset
+   offsets      log_start_offset <= local_start_offset <= log_end_offset
+                                          recovery_point <= log_end_offset
+
+DeleteRecords may raise the starts above the recovery point: what it takes need not be durable.
 
 Rules
  * One writer. `append` is the hot path of leaders: the caller has judged the batch (size, CRC,
@@ -461,6 +464,14 @@ class PartitionLog:
     def find_local_start(self) -> None:
         """Follow `segments` and the log start offset, one of which has changed."""
         self.local_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
+        self._check_order()
+
+    def _check_order(self) -> None:
+        """Hold the offsets to what is drawn above; not after each append, which only moves the
+        end on."""
+        end_offset = self.log_end_offset
+        assert self.log_start_offset <= self.local_start_offset <= end_offset, self.directory
+        assert self.recovery_point <= end_offset, self.directory
 
     def drop_epochs_from(self, offset: int) -> None:
         """Forget the leader epochs that would begin at `offset` or behind it."""
@@ -483,6 +494,7 @@ class PartitionLog:
         """Note that everything before this offset is durable."""
         if self.recovery_point < recovery_point <= self.log_end_offset:
             self.recovery_point = recovery_point
+            self._check_order()
 
     def flush(self) -> None:
         """Make everything durable, here and now: for closing, tests and the metadata log."""

@@ -66,8 +66,8 @@ def _end_at(log: PartitionLog, end_offset: int) -> None:
     """Let everything derived follow a cut at `end_offset`."""
     log.log_end_offset = end_offset
     log.log_start_offset = min(log.log_start_offset, end_offset)
-    log.find_local_start()
     log.recovery_point = min(log.recovery_point, end_offset)
+    log.find_local_start()
     log.leader_epochs.truncate_from_end(end_offset)
     log.leader_epochs.write()
     log.activate()

@@ -95,6 +95,6 @@ def _settle_ends(log: PartitionLog, recovery_point: int) -> None:
     """Let everything that names an offset follow the end that was found."""
     log.segments[-1].end_offset = log.log_end_offset
     judge_ends(log, recovery_point)
-    log.find_local_start()
     log.recovery_point = min(log.recovery_point, log.log_end_offset)
+    log.find_local_start()
     cut_epochs(log)

@@ -16,6 +16,7 @@ from shmbroker.log.flushing import flush_targets
 from shmbroker.log.lookups import max_timestamp, offset_for_timestamp, segments_up_to
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.places import locate
+from shmbroker.log.retention import delete_records
 from shmbroker.log.retiring import delete_log, delete_segments_before
 from shmbroker.log.rolling import is_roll_due
 from shmbroker.log.truncation import truncate_fully, truncate_to
@@ -529,6 +530,26 @@ def test_damaged_header_is_a_fault_not_a_crash(opened):
         log.boundaries.clear()
         locate(log, 8)
     assert locate(log, 29)[0] is log.active
+
+
+def test_offsets_are_in_order_whatever_moves_them(opened):
+    log = opened()
+    fill(log, 5)
+    log.flush()
+    fill(log, 5)
+    assert delete_records(log, -1, 8) == 8
+    assert log.recovery_point < log.local_start_offset == 8
+    truncate_to(log, 9)
+    log.flush()
+    assert (log.recovery_point, log.log_end_offset) == (9, 9)
+    truncate_to(log, 3)
+    assert (log.log_start_offset, log.recovery_point, log.log_end_offset) == (3, 3, 3)
+    log.log_start_offset = 4
+    with pytest.raises(AssertionError):
+        log.find_local_start()
+    log.log_start_offset, log.recovery_point = 3, 4
+    with pytest.raises(AssertionError):
+        log.find_local_start()
 
 
 def test_flush_covers_what_is_not_durable_yet(opened):
