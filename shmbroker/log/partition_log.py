@@ -283,7 +283,9 @@ class PartitionLog:
         self, need: int, next_offset: int, max_timestamp: int, leader_epoch: int, now_ms: int
     ) -> Segment:
         """Make the active segment ready for a batch: roll it, grow it, begin an epoch."""
+        self._limit = 0  # Whatever the disk refuses, the next batch comes here as well.
         segment = self.active
+        assert segment is self.segments[-1], "a cut was refused half way: the next start does it"
         if segment.size and is_roll_due(self, need, next_offset, max_timestamp, now_ms):
             segment = roll_over(self, need, now_ms)
         self.are_names_new |= segment.map is None
@@ -317,6 +319,7 @@ class PartitionLog:
     def roll(self, now_ms: int = 0) -> None:
         """Start a new segment, unless the active one is empty."""
         if self.active.size:
+            self._limit = 0
             roll_over(self, 0, now_ms)
 
     def new_segment(self, base_offset: int, now_ms: int, *, is_found: bool = False) -> Segment:
@@ -364,8 +367,8 @@ class PartitionLog:
 
     def park(self) -> None:
         """Give back what an idle log holds: the map, allocated space, descriptors."""
-        self.active.park()
         self._limit = 0
+        self.active.park()
 
     def set_config(self, config: LogConfig) -> None:
         """Take new settings; they count from the next append on."""
@@ -479,7 +482,9 @@ class PartitionLog:
         self._latest_epoch = self.leader_epochs.latest
 
     def on_segments_changed(self) -> None:
-        """Some were taken out, replaced or cut: forget what was known by them."""
+        """Some were taken out, replaced or cut, or are about to be: forget what was known by
+        them."""
+        self._limit = 0
         self._closed_bytes = -1
         self.boundaries.clear()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
+from shmbroker.errors import StorageFault
 from shmbroker.log.segment import OFFSETS_MAX
 from shmbroker.log.segment_space import make_ready
 
@@ -42,16 +44,22 @@ def is_roll_due(
 def roll_over(log: PartitionLog, need: int, now_ms: int) -> Segment:
     """Finish the active segment; the next one, with space for `need` bytes.
 
-    DiskFullFault if there is none: everything is as it was then.
+    DiskFullFault if there is none, StorageFault for anything else: the old one stays the active one
+    then, and of the next there is nothing.
     """
     old = log.active
     new = log.new_segment(log.log_end_offset, now_ms)
     new.extent_bytes = old.extent_bytes
-    if need:
-        make_ready(new, need, now_ms, log.config.segment_bytes)
-        log.are_names_new = True
     old.end_offset = log.log_end_offset
-    old.finish()
+    try:
+        if need:
+            make_ready(new, need, now_ms, log.config.segment_bytes)
+            log.are_names_new = True
+        old.finish()
+    except StorageFault:
+        with suppress(StorageFault):
+            new.remove()
+        raise
     log.rolled.append(old)
     log.add_segment(new)
     log.snapshot_producers()

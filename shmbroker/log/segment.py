@@ -350,14 +350,12 @@ class Segment:
     def park(self) -> None:
         """Give back the map, the unused tail and the descriptors; the next append takes them again.
 
-        This is also how a segment ends when it rolls or closes, as Kafka leaves it.
+        This is also how a segment ends when it rolls or closes, as Kafka leaves it. StorageFault:
+        what is left to be done the next try does, or the next append takes up again.
         """
-        if self.map is not None:
-            self.map.close()
-            self.map = None
-        if self.allocated_bytes > self.size:
-            self.cut_file(self.size)  # If that is refused, the next try does it.
-            self.allocated_bytes = self.ready_bytes = self.size
+        if self.map is not None or self.allocated_bytes > self.size:
+            self.cut_file(self.size)
+            self.allocated_bytes = self.size
         self.extent_bytes = EXTENT_BYTES_MIN
         for index in (self.offset_index, self.time_index):
             if index.count:
@@ -381,10 +379,12 @@ class Segment:
                 raise writing_fault(error, path) from error
 
     def cut_file(self, size: int, *, is_synced: bool = False) -> None:
-        """Cut the file at `size`: what is allocated behind it later reads as zeros."""
+        """Let go of the map and cut the file at `size`: what is allocated behind it later reads as
+        zeros. The file is opened first, as it may be gone, and the map has all of it."""
         try:
             fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             try:
+                self._unmap()
                 os.ftruncate(fd, size)
                 if is_synced:
                     with waiting_for_disk():
@@ -394,11 +394,15 @@ class Segment:
         except OSError as error:
             raise StorageFault(f"can't cut {self.path}: {error}", self.path) from error
 
-    def truncate(self, size: int, end_offset: int) -> None:
-        """Cut at a batch boundary, durably; indexes and the largest timestamp follow."""
+    def _unmap(self) -> None:
+        """Nothing is ready to be stored into then: the next append maps the file, or writes."""
         if self.map is not None:
             self.map.close()
             self.map = None
+            self.ready_bytes = 0
+
+    def truncate(self, size: int, end_offset: int) -> None:
+        """Cut at a batch boundary, durably; indexes and the largest timestamp follow."""
         self.cut_file(size, is_synced=True)
         self.size = self.allocated_bytes = self.ready_bytes = size
         self.end_offset = end_offset
@@ -406,9 +410,7 @@ class Segment:
 
     def close(self) -> None:
         """Let go of everything without touching a file."""
-        if self.map is not None:
-            self.map.close()
-            self.map = None
+        self._unmap()
         self.offset_index.close()
         self.time_index.close()
         self._descriptors.close(self.file_id)

@@ -520,6 +520,49 @@ def test_bad_disk_is_another_fault(opened, monkeypatch):
     assert not isinstance(caught.value, DiskFullFault)
 
 
+@pytest.mark.parametrize("refused", ["open", "ftruncate", "truncate"])
+@pytest.mark.parametrize("what", ["park", "roll", "append that rolls"])
+def test_a_log_goes_on_where_it_was_when_it_could_not_be_parked_or_rolled(
+    opened, monkeypatch, what, refused
+):
+    log = opened({"segment.bytes": "20000"})
+    fill(log, 50, size=200)
+    before = log.active.offset_index.count
+    assert before
+    with monkeypatch.context() as patch:
+        refuse_changes(patch, log.active, refused)
+        with pytest.raises(StorageFault):
+            if what == "append that rolls":
+                append(log, batch_of(size=9000))
+            else:
+                {"park": log.park, "roll": log.roll}[what]()
+    assert [name for name in files(log) if name.endswith(".log")] == [f"{0:020d}.log"]
+    for _ in range(2):
+        append(log, batch_of())
+        log.populate_step(0)
+    append(log, batch_of(size=9000))
+    append(log, batch_of())
+    assert [segment.base_offset for segment in log.segments] == [0, 52]
+    log.close(clean=True)
+    again = opened(clean=False)
+    assert again.log_end_offset == 54
+    assert [locate(again, offset)[0].base_offset for offset in (0, 51, 52, 53)] == [0, 0, 52, 52]
+
+
+def refuse_changes(patch, segment, name):
+    """The disk refuses a call that changes the files of a segment."""
+    real = getattr(os, name)
+    ours = segment.path.removesuffix(".log")
+
+    def refuse(where, *arguments, **options):
+        path = os.readlink(f"/proc/self/fd/{where}") if isinstance(where, int) else where
+        if path.startswith(ours):
+            raise OSError(5, "Input/output error")
+        return real(where, *arguments, **options)
+
+    patch.setattr(os, name, refuse)
+
+
 def test_damaged_header_is_a_fault_not_a_crash(opened):
     log = opened({"segment.bytes": "2000"})
     fill(log, 30)
