@@ -17,7 +17,6 @@ Rules of this file:
 import functools
 import itertools
 import logging
-import os
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -27,7 +26,7 @@ from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.ids import partition_key, random_uuid
 from shmbroker.log.compaction.cleaned_files import deleted_paths
 from shmbroker.log.config import LogConfig
-from shmbroker.log.flushing import flush_targets
+from shmbroker.log.flushing import Flush, flush_targets
 from shmbroker.log.log_directory import LogDirectory
 from shmbroker.log.partition_log import NEVER, PartitionLog
 from shmbroker.log.retention import delete_records, retain
@@ -304,28 +303,28 @@ class PartitionStore:
     ) -> None:
         """Make logs durable in the background: their recovery points follow, then `on_done(fault)`.
 
-        StorageFault if the log directory is offline, or a file can't be opened.
+        StorageFault if the log directory is offline, or a file can't be opened: then all of these
+        logs are as they were.
         """
         if self.is_fenced:
             raise StorageFault(f"{self.log_directory.path} is offline")
-        descriptors: list[int] = []
-        recovery_points = []
+        flushes: list[Flush] = []
         try:
             for log in logs:
-                found, recovery_point = flush_targets(log)
-                descriptors += found
-                recovery_points.append((log, recovery_point))
+                flush = flush_targets(log)
+                flushes.append(flush)
         except StorageFault:
-            for descriptor in descriptors:
-                os.close(descriptor)
+            for flush in flushes:
+                flush.drop()
             raise
+        descriptors = [descriptor for flush in flushes for descriptor in flush.begin()]
 
         def on_flushed(fault: OSError | None) -> None:
             if fault is not None:
                 self.fence(fault)
             else:
-                for log, recovery_point in recovery_points:
-                    log.on_flushed(recovery_point)
+                for flush in flushes:
+                    flush.end()
             if on_done is not None:
                 on_done(fault)
 

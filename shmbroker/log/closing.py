@@ -14,7 +14,7 @@ import queue
 import threading
 
 from shmbroker.errors import StorageFault
-from shmbroker.log.flushing import begin_close, end_close, sync_and_close
+from shmbroker.log.flushing import Flush, begin_close, end_close, sync_and_close
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.signs import FLUSHING, at_work, sign
 
@@ -25,8 +25,6 @@ LOTS_MAX = 32
 """Logs that wait for a thread or have one: with some six descriptors each, more would reach the
 limit of open files."""
 LOOK_S = 0.1
-
-Lot = tuple[PartitionLog, list[int], int]
 
 
 def close_all(logs: list[PartitionLog]) -> None:
@@ -40,12 +38,11 @@ def close_all(logs: list[PartitionLog]) -> None:
     try:
         for left in range(len(logs), 0, -1):
             at_work(FLUSHING, left - 1 + syncers.under_way)
-            log = logs[left - 1]
-            descriptors, recovery_point = begin_close(log)
-            if not descriptors:
-                end_close(log, recovery_point)
-                continue
-            syncers.give((log, descriptors, recovery_point))
+            flush = begin_close(logs[left - 1])
+            if flush.begin():
+                syncers.give(flush)
+            else:
+                end_close(flush)
         while syncers.under_way:
             at_work(FLUSHING, syncers.under_way)
             syncers.take()
@@ -58,11 +55,11 @@ class _Syncers:
 
     def __init__(self) -> None:
         self.under_way = 0
-        self._jobs: queue.SimpleQueue[Lot | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[tuple[Lot, OSError | None]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Flush | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Flush, OSError | None]] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
 
-    def give(self, lot: Lot) -> None:
+    def give(self, flush: Flush) -> None:
         """Have a log synced; waits for another one where too many are under way."""
         if self.under_way >= LOTS_MAX:
             self.take()
@@ -71,27 +68,28 @@ class _Syncers:
             thread.start()
             self._threads.append(thread)
         self.under_way += 1
-        self._jobs.put(lot)
+        self._jobs.put(flush)
 
     def take(self) -> None:
         """Wait for one, and close it; StorageFault if the disk has refused."""
         while True:
             try:
-                (log, _, recovery_point), fault = self._done.get(timeout=LOOK_S)
+                flush, fault = self._done.get(timeout=LOOK_S)
                 break
             except queue.Empty:
                 sign()
         self.under_way -= 1
         if fault is not None:
-            raise StorageFault(f"fdatasync in {log.directory}: {fault}", log.directory) from fault
-        end_close(log, recovery_point)
+            directory = flush.log.directory
+            raise StorageFault(f"fdatasync in {directory}: {fault}", directory) from fault
+        end_close(flush)
 
     def _run(self) -> None:
-        while (lot := self._jobs.get()) is not None:
+        while (flush := self._jobs.get()) is not None:
             fault = None
-            for descriptor in lot[1]:
+            for descriptor in flush.descriptors:
                 fault = sync_and_close(descriptor) or fault
-            self._done.put((lot, fault))
+            self._done.put((flush, fault))
 
     def stop(self) -> None:
         """Let the threads go; after a fault, when they are through with what they have."""

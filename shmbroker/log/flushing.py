@@ -1,9 +1,14 @@
 """What of a log has to be made durable, and closing it with that.
 
-   flush_targets  descriptors ──► fdatasync, by whoever has the time ──► log.on_flushed
-   begin_close    files cut to their content, a snapshot, then as above ──► end_close
+   flush_targets  ──► Flush ──► begin: fdatasync, by whoever has the time ──► end
+   begin_close    files cut to their content, a snapshot, then as above   ──► end_close
 
 A power cut may take any part of what was not flushed. `recovery_point` says what was.
+
+What besides batches is to be flushed (names, epochs, what was cut as it was rolled) a log knows
+until a flush begins that has a descriptor of all of it. So one that is refused takes nothing from
+the next, its own or that of another log that was to be flushed with it; and what changes while it
+is under way is for the next.
 """
 
 from __future__ import annotations
@@ -32,12 +37,38 @@ def sync_and_close(descriptor: int) -> OSError | None:
     return None
 
 
-def flush_targets(log: PartitionLog) -> tuple[list[int], int]:
-    """(descriptors, recovery point): what to fdatasync, and what then is durable.
+class Flush:
+    """One log's files that are to be synced, and what is durable then.
 
-    The caller owns the descriptors: it syncs each in a thread, closes it, and calls
-    `on_flushed` with the recovery point. A failed sync must never be tried again.
+    The descriptors are the caller's, once it has called `begin`: it syncs each, maybe in a thread,
+    closes it, and calls `end`. A failed sync must never be tried again.
     """
+
+    __slots__ = ("descriptors", "log", "recovery_point")
+
+    def __init__(self, log: PartitionLog, descriptors: list[int], recovery_point: int) -> None:
+        self.log = log
+        self.descriptors = descriptors
+        self.recovery_point = recovery_point
+
+    def begin(self) -> list[int]:
+        """Leave to this flush what the log holds now; the descriptors."""
+        log = self.log
+        log.rolled.clear()
+        log.leader_epochs.is_flush_needed = log.are_names_new = False
+        return self.descriptors
+
+    def drop(self) -> None:
+        """It does not take place: all is left to the next."""
+        _close_all(self.descriptors)
+
+    def end(self) -> None:
+        """All of it is durable."""
+        self.log.on_flushed(self.recovery_point)
+
+
+def flush_targets(log: PartitionLog) -> Flush:
+    """What is to be synced now. StorageFault if the disk refuses: the log is as it was."""
     log.aborted.write()
     number = log.segment_number(log.recovery_point)
     first_unflushed = log.segments[number].base_offset
@@ -57,29 +88,34 @@ def flush_targets(log: PartitionLog) -> tuple[list[int], int]:
         log.leader_epochs.write()
     if log.leader_epochs.is_flush_needed:
         paths.append(log.leader_epochs.path)
-        log.leader_epochs.is_flush_needed = False
-        log.are_names_new = True
-    if log.are_names_new:
+    if log.are_names_new or log.leader_epochs.is_flush_needed:
         identity = os.path.join(log.directory, PARTITION_METADATA)
         if os.path.exists(identity):
             paths.append(identity)
         paths += (log.directory, os.path.dirname(log.directory))
-        log.are_names_new = False
+    return Flush(log, _open_all(paths), log.log_end_offset)
+
+
+def _open_all(paths: list[str]) -> list[int]:
     descriptors: list[int] = []
     try:
         for path in paths:
             descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
-        for descriptor in descriptors:
-            os.close(descriptor)
+        _close_all(descriptors)
         raise StorageFault(f"can't open {path} to flush it: {error}", path) from error
-    log.rolled.clear()
-    return descriptors, log.log_end_offset
+    return descriptors
 
 
-def sync(log: PartitionLog) -> int:
-    """Do that, here and now; the recovery point. StorageFault if the disk refuses."""
-    descriptors, recovery_point = flush_targets(log)
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def sync(log: PartitionLog) -> None:
+    """Do that, here and now. StorageFault if the disk refuses."""
+    flush = flush_targets(log)
+    descriptors = flush.begin()
     try:
         for descriptor in descriptors:
             with waiting_for_disk():
@@ -87,20 +123,19 @@ def sync(log: PartitionLog) -> int:
     except OSError as error:
         raise StorageFault(f"fdatasync in {log.directory}: {error}", log.directory) from error
     finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
-    return recovery_point
+        _close_all(descriptors)
+    flush.end()
 
 
-def begin_close(log: PartitionLog) -> tuple[list[int], int]:
-    """The first half of a clean close: what to fdatasync, as `flush_targets` says it."""
-    return flush_targets(log) if finish(log) else ([], log.log_end_offset)
+def begin_close(log: PartitionLog) -> Flush:
+    """The first half of a clean close: what to flush; no descriptors where that is nothing."""
+    return flush_targets(log) if finish(log) else Flush(log, [], log.log_end_offset)
 
 
-def end_close(log: PartitionLog, recovery_point: int) -> None:
+def end_close(flush: Flush) -> None:
     """The other half, when that is done."""
-    log.on_flushed(recovery_point)
-    log.let_go()
+    flush.end()
+    flush.log.let_go()
 
 
 def finish(log: PartitionLog) -> bool:

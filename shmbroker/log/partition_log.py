@@ -503,7 +503,7 @@ class PartitionLog:
 
     def flush(self) -> None:
         """Make everything durable, here and now: for closing, tests and the metadata log."""
-        self.on_flushed(sync(self))
+        sync(self)
 
     def close(self, clean: bool) -> None:
         """Let go of all files. Clean: cut them to their content, snapshot, and flush first."""

@@ -128,10 +128,10 @@ class Node:
         if self.is_full:
             raise StorageFault("no space")
         for log in logs:
-            descriptors, recovery_point = flush_targets(log)
-            for descriptor in descriptors:
+            flush = flush_targets(log)
+            for descriptor in flush.begin():
                 os.close(descriptor)
-            log.on_flushed(recovery_point)
+            flush.end()
         on_done(None)
 
     def ask(self, body):

@@ -21,6 +21,7 @@ from shmbroker.log.checkpoints import CLEANER, LOG_START_OFFSET, read_offsets
 from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
 from shmbroker.log.partition_metadata import read_mark
+from shmbroker.log.transaction_index import AbortedTransactions
 from shmbroker.records.batch import encode_batch
 from shmbroker.replica.partition import Partition
 from shmbroker.settings.layers import effective_topic_configs
@@ -123,6 +124,31 @@ def node(tmp_path: Path) -> Iterator[Node]:
     yield node
     node.sync()
     node.kill()
+
+
+# --- a flush that is refused ---
+
+
+def test_a_log_that_can_not_be_flushed_takes_nothing_from_the_next_flush_of_another(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = [node.fill(Topic(name), 5).log for name in ("t", "u")]
+    for log in logs:
+        log.roll(NOW_MS)
+        log.recovery_point = 5  # so that only `rolled` knows of the first segment
+
+    def refuse() -> None:
+        raise StorageFault("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AbortedTransactions, "write", lambda one: one is logs[1].aborted and refuse())
+        with pytest.raises(StorageFault):
+            node.store.flush(logs)
+    assert not node.jobs
+    node.store.flush(logs)
+    paths = {os.readlink(f"/proc/self/fd/{fd}") for fds, _ in node.jobs for fd in fds}
+    for log in logs:
+        assert {log.directory, f"{log.directory}/{0:020d}.log"} <= paths
 
 
 # --- a directory that is renamed ---

@@ -595,25 +595,67 @@ def test_offsets_are_in_order_whatever_moves_them(opened):
         log.find_local_start()
 
 
+def begin_flush(log):
+    """The names of the files that it syncs, and the rest of it."""
+    flush = flush_targets(log)
+    descriptors = flush.begin()
+    names = [os.path.basename(os.readlink(f"/proc/self/fd/{fd}")) for fd in descriptors]
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return names, flush
+
+
 def test_flush_covers_what_is_not_durable_yet(opened):
     log = opened()
     fill(log, 3)
-    descriptors, recovery_point = flush_targets(log)
-    names = {os.path.basename(os.readlink(f"/proc/self/fd/{fd}")) for fd in descriptors}
-    for descriptor in descriptors:
-        os.close(descriptor)
-    assert {"00000000000000000000.log", "leader-epoch-checkpoint", "t-0"} <= names
-    assert recovery_point == 3
+    names, flush = begin_flush(log)
+    assert {"00000000000000000000.log", "leader-epoch-checkpoint", "t-0"} <= set(names)
+    assert flush.recovery_point == 3
     fill(log, 1)
-    log.on_flushed(recovery_point)
+    flush.end()
     assert log.recovery_point == 3
     log.roll()
     fill(log, 1)
     log.flush()
     assert log.recovery_point == 5
-    descriptors, _ = flush_targets(log)
-    assert len(descriptors) == 1
-    os.close(descriptors[0])
+    assert begin_flush(log)[0] == ["00000000000000000004.log"]
+
+
+@pytest.mark.parametrize("refused", ["t-0", "leader-epoch-checkpoint", f"{2:020d}.log"])
+def test_what_a_refused_flush_was_to_cover_the_next_one_covers(opened, monkeypatch, refused):
+    log = opened()
+    fill(log, 2)
+    log.flush()
+    log.roll()
+    append(log, batch_of(), epoch=1)
+    log.recovery_point = 2  # so that only `rolled` knows of the first segment
+    real = os.open
+
+    def refuse(path, flags, *arguments, **options):
+        if path.endswith(refused) and not flags & os.O_ACCMODE:
+            raise OSError(24, "Too many open files")
+        return real(path, flags, *arguments, **options)
+
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        with pytest.raises(StorageFault):
+            flush_targets(log)
+    assert len(os.listdir("/proc/self/fd")) == before
+    due = {f"{0:020d}.log", f"{2:020d}.log", "leader-epoch-checkpoint", "t-0"}
+    assert due <= set(begin_flush(log)[0])
+    assert not due & set(begin_flush(log)[0]) - {f"{2:020d}.log"}
+
+
+def test_what_changes_while_a_flush_is_under_way_is_for_the_next(opened):
+    log = opened()
+    fill(log, 2)
+    _, flush = begin_flush(log)
+    log.roll()
+    append(log, batch_of(), epoch=1)
+    flush.end()
+    names, _ = begin_flush(log)
+    assert {f"{0:020d}.log", f"{2:020d}.log", "leader-epoch-checkpoint", "t-0"} <= set(names)
 
 
 def test_parked_log_holds_nothing_and_goes_on(opened):
