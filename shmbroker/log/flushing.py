@@ -44,12 +44,13 @@ class Flush:
     closes it, and calls `end`. A failed sync must never be tried again.
     """
 
-    __slots__ = ("descriptors", "log", "recovery_point")
+    __slots__ = ("_cuts", "descriptors", "log", "recovery_point")
 
     def __init__(self, log: PartitionLog, descriptors: list[int], recovery_point: int) -> None:
         self.log = log
         self.descriptors = descriptors
         self.recovery_point = recovery_point
+        self._cuts = log.cuts
 
     def begin(self) -> list[int]:
         """Leave to this flush what the log holds now; the descriptors."""
@@ -63,8 +64,10 @@ class Flush:
         _close_all(self.descriptors)
 
     def end(self) -> None:
-        """All of it is durable."""
-        self.log.on_flushed(self.recovery_point)
+        """All of it is durable. Where the log was cut meanwhile, other records may have taken those
+        offsets since."""
+        if self._cuts == self.log.cuts:
+            self.log.on_flushed(self.recovery_point)
 
 
 def flush_targets(log: PartitionLog) -> Flush:

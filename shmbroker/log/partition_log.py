@@ -84,6 +84,7 @@ class PartitionLog:
         "boundaries",
         "cleaned_offset",
         "config",
+        "cuts",
         "damage_count",
         "directory",
         "is_only_replica",
@@ -158,6 +159,8 @@ class PartitionLog:
         """Files were made, renamed or removed that the next flush has to make durable."""
         self.on_cut: Callable[[int], None] | None = None
         """Told of the new end before a cut: no checkpoint may be ahead of it."""
+        self.cuts = 0
+        """How often its end was cut off, since it was opened."""
         self.is_start_raised = False
         """By DeleteRecords, and no checkpoint says so yet."""
 

@@ -64,6 +64,7 @@ def truncate_fully(log: PartitionLog, new_start_offset: int, log_start: int | No
 
 def _end_at(log: PartitionLog, end_offset: int) -> None:
     """Let everything derived follow a cut at `end_offset`."""
+    log.cuts += 1
     log.log_end_offset = end_offset
     log.log_start_offset = min(log.log_start_offset, end_offset)
     log.recovery_point = min(log.recovery_point, end_offset)

@@ -658,6 +658,18 @@ def test_what_changes_while_a_flush_is_under_way_is_for_the_next(opened):
     assert {f"{0:020d}.log", f"{2:020d}.log", "leader-epoch-checkpoint", "t-0"} <= set(names)
 
 
+def test_a_flush_that_began_before_a_cut_says_nothing_of_what_came_behind_it(opened):
+    log = opened()
+    fill(log, 10)
+    _, flush = begin_flush(log)
+    truncate_to(log, 5)
+    fill(log, 10)
+    flush.end()
+    assert log.recovery_point <= 5
+    log.flush()
+    assert log.recovery_point == 15
+
+
 def test_parked_log_holds_nothing_and_goes_on(opened):
     gc.collect()  # what other tests have left is not to be closed in between
     before = len(os.listdir("/proc/self/fd"))
