@@ -104,6 +104,8 @@ LOGGERS = (
     "shmbroker.ipc",
     "shmbroker.ipc.operation_adapter",
     "shmbroker.log",
+    "shmbroker.log.compaction",
+    "shmbroker.log.compaction.cleaned_files",
     "shmbroker.log.log_directory",
     "shmbroker.log.quarantine",
     "shmbroker.log.recovery",

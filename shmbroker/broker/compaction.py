@@ -26,7 +26,7 @@ from shmbroker import logs
 from shmbroker.broker.partition_store import PartitionStore
 from shmbroker.errors import StorageFault
 from shmbroker.log.compaction.cleanable import Cleanable, find_cleanable
-from shmbroker.log.compaction.cleaned_files import remove_cleaned
+from shmbroker.log.compaction.cleaned_files import try_remove_cleaned
 from shmbroker.log.compaction.swap import prepare_swap, replace_segments
 from shmbroker.log.segment import Segment
 from shmbroker.replica.partition import Partition
@@ -148,7 +148,7 @@ class Compaction:
         if self.current is None or self.current[0].key in self.store.swapping:
             return
         (partition, _), self.current = self.current, None
-        remove_cleaned(partition.log.directory)
+        try_remove_cleaned(partition.log.directory)
         deaths = self._deaths[partition.key] = self._deaths.get(partition.key, 0) + 1
         if deaths >= DEATHS_MAX:
             self._give_up(partition, f"the cleaner died of it {deaths} times")
@@ -160,7 +160,7 @@ class Compaction:
         self._next_ms = self._steady_ms()
         if body["error_code"] != NONE:
             self.current = None
-            remove_cleaned(partition.log.directory)
+            try_remove_cleaned(partition.log.directory)
             if body["error_code"] == KAFKA_STORAGE_ERROR:
                 # The disk is full or bad: worth another try, but not at once.
                 self._say_again(body.get("error_message"))
@@ -175,7 +175,7 @@ class Compaction:
         ]
         if not self._is_as_before(partition, segments):
             self.current = None
-            remove_cleaned(partition.log.directory)
+            try_remove_cleaned(partition.log.directory)
         elif groups:
             self._swap(partition, groups, body["end_offset"], now_ms)
         else:
@@ -204,7 +204,7 @@ class Compaction:
         except StorageFault as fault:
             self._say_again(fault)
             self.current = None
-            remove_cleaned(log.directory)
+            try_remove_cleaned(log.directory)
             self._next_ms = self._steady_ms() + self.backoff_ms
             return
         prepare_swap(log.directory, groups)

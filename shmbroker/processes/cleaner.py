@@ -17,7 +17,7 @@ from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.ipc.member import BACKLOG_RETRY_S
 from shmbroker.ipc.operation_adapter import Call, Executor
 from shmbroker.ipc.peer import Peer
-from shmbroker.log.compaction.cleaned_files import remove_cleaned
+from shmbroker.log.compaction.cleaned_files import try_remove_cleaned
 from shmbroker.processes.child import REST_S, SleepingChild
 from shmbroker.processes.shared_resources import SharedResources, Slot
 from shmbroker.shm.counters import CLEANER_RATE
@@ -83,7 +83,7 @@ class Cleaner(SleepingChild):
         self.executor.drop_parts(peer.slot)
         if self._call is not None and self._call.peer is peer:
             self._is_abandoned = True
-            remove_cleaned(self._directory)
+            try_remove_cleaned(self._directory)
 
     def on_call(self, call: Call, body: dict[str, Any]) -> dict[str, Any] | None:
         """One CleanLog request."""

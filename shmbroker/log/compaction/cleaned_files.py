@@ -11,13 +11,17 @@ Steps (source: Kafka `LocalLog.replaceSegments`, `LogLoader`), by the log's owne
   B  old files -> .deleted; they are unlinked `file.delete.delay.ms` later
   C  .swap -> final name
 
+A pass begins where no `.cleaned` of an earlier one is left.
+
 At start-up: `.deleted` and `.cleaned` are removed. A `.swap` at or behind the first `.cleaned` is
 removed too, as A was not done: the old segments are all there. Any other is finished: the old
 segments that it stands for, those that begin in its offsets, are removed, and C is done.
 """
 
+import logging
 import os
 
+from shmbroker import logs
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.checkpoints import remove_files, sync_directory
 from shmbroker.log.file_names import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name, offset_of
@@ -29,6 +33,8 @@ from shmbroker.records.batch_layout import (
     HEADER_SIZE,
     LOG_OVERHEAD,
 )
+
+logger = logging.getLogger(__name__)
 
 CLEANED = ".cleaned"
 SWAP = ".swap"
@@ -46,16 +52,29 @@ def cleaned_path(directory: str, base_offset: int, suffix: str, mark: str = CLEA
 
 
 def remove_cleaned(directory: str, base_offset: int | None = None) -> None:
-    """Remove what a cleaner has written, of one segment or of all. Never a fault."""
+    """Remove what a cleaner has written, of one segment or of all. StorageFault if the disk
+    refuses: no pass may begin then, as one that is interrupted would pass for one that was not
+    done."""
     try:
         names = os.listdir(directory)
-    except OSError:
+    except FileNotFoundError:
         return
+    except OSError as error:
+        raise StorageFault(f"can't list {directory}: {error}", directory) from error
     for name in names:
         if name.endswith(CLEANED) and (
             base_offset is None or name.startswith(file_name(base_offset, "."))
         ):
             remove_files((os.path.join(directory, name),))
+
+
+def try_remove_cleaned(directory: str) -> None:
+    """Remove all of it that the disk lets go of, where a pass has ended. Never a fault."""
+    try:
+        remove_cleaned(directory)
+    except StorageFault as fault:
+        again = "the next pass over this log begins with it"
+        logger.warning("%s; %s", fault, again, extra=logs.seldom(again))
 
 
 def rename_files(directory: str, base_offset: int, before: str, after: str) -> None:

@@ -29,7 +29,7 @@ import numpy as np
 
 from shmbroker.log.compaction import engine
 from shmbroker.log.compaction.chunks import LogChunk, Source, read_chunks
-from shmbroker.log.compaction.cleaned_files import remove_cleaned
+from shmbroker.log.compaction.cleaned_files import remove_cleaned, try_remove_cleaned
 from shmbroker.log.compaction.cleaned_segment import CleanedSegment
 from shmbroker.log.compaction.fates import KnownTransactions
 from shmbroker.log.compaction.key_offsets import KeyHash, KeyOffsets
@@ -92,8 +92,10 @@ def compact(
 
     dirty_offset: everything before it has been clean since an earlier pass. last_records: by
     producer id. on_progress is called now and then with the bytes read or
-    written since; what it raises ends the pass. Whatever ends it, no `.cleaned` file stays then.
+    written since; what it raises ends the pass. Whatever ends it, no `.cleaned` file stays then
+    which the disk lets go of.
     """
+    remove_cleaned(directory)
     report = Report()
     try:
         key_hash = KeyHash()
@@ -115,7 +117,7 @@ def compact(
                 report.groups.append(SegmentGroup(first, count, segment.size))
             first += count
     except BaseException:
-        remove_cleaned(directory)
+        try_remove_cleaned(directory)
         raise
     return report
 

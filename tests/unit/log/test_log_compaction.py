@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from shmbroker.errors import CorruptFault
+from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.kernels import native
 from shmbroker.log.compaction import chunks as compaction_chunks
 from shmbroker.log.compaction import cleaned_files
@@ -170,6 +170,21 @@ def test_damage_anywhere_is_a_fault_and_leaves_the_log_alone(tmp_path, codec, en
         assert not [name for name in os.listdir(log.directory) if name.endswith(".cleaned")]
         with open(path, "r+b") as file:
             file.write(content)
+
+
+def test_no_pass_begins_beside_what_an_earlier_one_has_left(tmp_path, caplog):
+    log = open_log(tmp_path / "t-0")
+    fill(log, 4)
+    left = tmp_path / "t-0" / f"{0:020d}.log.cleaned"
+    left.mkdir()  # which no unlink removes
+    cleaned_files.try_remove_cleaned(log.directory)
+    assert [str(left) in one.getMessage() for one in caplog.records] == [True]
+    with pytest.raises(StorageFault):
+        compact(log.directory, sources_of(log)[1:], 0, {}, settings_of(log))
+    assert [name for name in os.listdir(log.directory) if "cleaned" in name] == [left.name]
+    left.rmdir()
+    assert compact(log.directory, sources_of(log), 0, {}, settings_of(log)).groups
+    cleaned_files.try_remove_cleaned(str(tmp_path / "gone"))
 
 
 def test_pass_that_is_stopped_leaves_nothing(tmp_path):
