@@ -29,7 +29,7 @@ from typing import NamedTuple
 from shmbroker.errors import StorageFault
 from shmbroker.log.checkpoints import sync_directory, write_all
 from shmbroker.log.file_names import LOG, file_name
-from shmbroker.log.quarantine import has_place, keep_piece, whole_batch_at
+from shmbroker.log.quarantine import copy_piece, has_place, keep_piece, whole_batch_at
 from shmbroker.log.segment import OFFSETS_MAX
 from shmbroker.records.batch_layout import (
     BATCH_HEADER,
@@ -54,7 +54,6 @@ NO_LIMIT = 1 << 63
 _SECTOR = 512
 _ZEROS = 8
 """As many make the end of a sector one that was not written: a record ends with one of its own."""
-_COPY_BYTES = 16 << 20
 
 
 class Hole(NamedTuple):
@@ -342,24 +341,14 @@ def write_mended(path: str, mend: Mend, beside: str) -> None:
             source, target = old.fileno(), new.fileno()
             for hole in mend.holes:
                 if hole.end > hole.position and has_place(directory):
-                    piece = os.pread(source, hole.end - hole.position, hole.position)
-                    keep_piece(directory, file_name(hole.first_offset, LOG), piece)
+                    name = file_name(hole.first_offset, LOG)
+                    keep_piece(directory, name, source, hole.position, hole.end)
             for position, end, stamp in mend.kept:
                 if stamp is not None:
                     write_all(target, stamp)
-                _copy(source, target, position + len(stamp or b""), end)
-            _copy(source, target, mend.stop, os.fstat(source).st_size)
+                copy_piece(source, target, position + len(stamp or b""), end)
+            copy_piece(source, target, mend.stop, os.fstat(source).st_size)
             with waiting_for_disk():
                 os.fsync(target)
     except OSError as error:
         raise StorageFault(f"can't mend {path}: {error}", path) from error
-
-
-def _copy(old: int, new: int, position: int, end: int) -> None:
-    while position < end:
-        sign()
-        piece = os.pread(old, min(_COPY_BYTES, end - position), position)
-        if not piece:
-            return
-        write_all(new, piece)
-        position += len(piece)

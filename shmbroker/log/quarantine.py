@@ -13,10 +13,11 @@ import itertools
 import logging
 import mmap
 import os
+from errno import EIO
 
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import StorageFault
-from shmbroker.log.checkpoints import sync_directory
+from shmbroker.log.checkpoints import sync_directory, write_all
 from shmbroker.log.file_names import LOG, file_name
 from shmbroker.log.meta_properties import FILE_NAME as META_PROPERTIES
 from shmbroker.records.batch_layout import (
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 QUARANTINE = "quarantine"
+COPY_BYTES = 16 << 20
+"""As much of a file is in memory at once."""
 
 
 def quarantine_of(directory: str) -> str:
@@ -104,27 +107,52 @@ def put_tail_aside(path: str, position: int, *, is_any: bool = False) -> int:
             if not is_any:
                 header = BATCH_HEADER.unpack_from(content, found)
                 name = file_name(max(header[H_BASE_OFFSET], 0), LOG)
-            with waiting_for_disk():
-                tail = content[found:].rstrip(b"\0")
-    if not tail:
-        return 0
-    keep_piece(os.path.dirname(path), name, tail)
-    return len(tail)
+            end = _end_of_content(content, found)
+        if end > found:
+            keep_piece(os.path.dirname(path), name, file.fileno(), found, end)
+    return end - found
 
 
-def keep_piece(directory: str, name: str, piece: bytes) -> None:
-    """Keep bytes of a file of a partition's directory under a name there."""
+def _end_of_content(content: mmap.mmap, position: int) -> int:
+    """Where the zeros begin that stand behind everything else from `position` on."""
+    end = len(content)
+    while end > position:
+        sign()
+        start = max(position, end - COPY_BYTES)
+        with waiting_for_disk():
+            size = len(content[start:end].rstrip(b"\0"))
+        if size:
+            return start + size
+        end = start
+    return position
+
+
+def keep_piece(directory: str, name: str, source: int, position: int, end: int) -> None:
+    """Keep bytes of a file of a partition's directory, open as `source`, under a name there."""
     away = quarantine_of(directory)
     try:
         os.makedirs(away, exist_ok=True)
         target = _free_name(os.path.join(away, name))
-        with open(target, "xb") as file, waiting_for_disk():
-            file.write(piece)
+        with open(target, "xb", buffering=0) as file:
+            copy_piece(source, file.fileno(), position, end)
         sync_directory(away)
     except OSError as error:
         raise StorageFault(
             f"can't put a piece of {directory}/{name} aside: {error}", directory
         ) from error
+
+
+def copy_piece(source: int, target: int, position: int, end: int) -> None:
+    """Copy bytes of one open file to the end of another; OSError if it has fewer. By steps: it may
+    be a whole segment."""
+    while position < end:
+        sign()
+        with waiting_for_disk():
+            piece = os.pread(source, min(COPY_BYTES, end - position), position)
+            if not piece:
+                raise OSError(EIO, f"it ends at {position}, before {end}")
+            write_all(target, piece)
+        position += len(piece)
 
 
 def put_end_aside(log: PartitionLog, offset: int, bytes_max: int) -> bool:

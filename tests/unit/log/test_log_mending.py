@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from shmbroker.errors import CorruptFault
+from shmbroker.errors import CorruptFault, StorageFault
+from shmbroker.log import quarantine
 from shmbroker.log.config import LogConfig
 from shmbroker.log.lookups import offset_for_timestamp
+from shmbroker.log.mending import Hole, Kept, Mend, write_mended
 from shmbroker.log.meta_properties import FILE_NAME
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.retiring import delete_segments_before
@@ -86,6 +88,10 @@ def read_all(log: PartitionLog, max_bytes: int = 2000) -> dict[int, bytes]:
 
 def segment_file(node: Path, base: int) -> Path:
     return node / "t-0" / f"{base:020d}.log"
+
+
+def aside(node: Path) -> Path:
+    return node.parent / "quarantine" / "node-1" / "t-0"
 
 
 def change(node: Path, base: int, number: int, at: int, data: bytes) -> None:
@@ -187,6 +193,53 @@ SPARSE_DAMAGE = {
     "an offset further": (lambda node: change(node, 12, 3, 0, offset_bytes(18)), set()),
     "an offset back": (lambda node: change(node, 12, 3, 0, offset_bytes(13)), set()),
 }
+
+
+@pytest.fixture
+def short_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes that are asked for at once, of which each read gives some."""
+    real = os.pread
+    asked: list[int] = []
+
+    def pread(fd: int, length: int, position: int) -> bytes:
+        asked.append(length)
+        return real(fd, min(length, 50), position)
+
+    monkeypatch.setattr(os, "pread", pread)
+    monkeypatch.setattr(quarantine, "COPY_BYTES", 64)
+    return asked
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 64, 5000])
+def test_a_tail_is_put_aside_by_steps(node: Path, short_reads: list[int], zeros: int) -> None:
+    path = segment_file(node, 24)
+    tail = path.read_bytes()[3 * SIZE :] + bytes(100) + b"x"
+    with path.open("ab") as file:
+        file.write(bytes(100) + b"x" + bytes(zeros))
+    assert quarantine.put_tail_aside(str(path), 3 * SIZE, is_any=True) == len(tail)
+    assert (aside(node) / path.name).read_bytes() == tail
+    assert max(short_reads) <= 64
+    assert quarantine.put_tail_aside(str(path), 3 * SIZE + len(tail), is_any=True) == 0
+
+
+def test_what_a_hole_takes_is_put_aside_by_steps(node: Path, short_reads: list[int]) -> None:
+    path = segment_file(node, 24)
+    content = path.read_bytes()
+    hole = Hole(3 * SIZE, 5 * SIZE, 27, 29)
+    kept = [Kept(0, 3 * SIZE, None), Kept(5 * SIZE, 6 * SIZE, None)]
+    beside = str(path) + ".tmp"
+    write_mended(str(path), Mend(kept, [hole], [], 36, 0, 7 * SIZE), beside)
+    assert (aside(node) / f"{27:020d}.log").read_bytes() == content[3 * SIZE : 5 * SIZE]
+    left = content[: 3 * SIZE] + content[5 * SIZE : 6 * SIZE] + content[7 * SIZE :]
+    assert Path(beside).read_bytes() == left
+    assert max(short_reads) <= 64
+
+
+def test_a_file_that_has_less_than_is_to_be_copied_is_a_fault(node: Path) -> None:
+    path = segment_file(node, 24)
+    kept = [Kept(0, path.stat().st_size + 1, None)]
+    with pytest.raises(StorageFault):
+        write_mended(str(path), Mend(kept, [], [], 36, 0, 7 * SIZE), str(path) + ".tmp")
 
 
 @pytest.mark.parametrize("name", SPARSE_DAMAGE)
