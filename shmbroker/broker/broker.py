@@ -190,9 +190,11 @@ class Broker:
         self.upkeep = Upkeep(self.store, config["log.retention.check.interval.ms"])
         self.compaction = Compaction(self.store, config, self._clean, member.tally.add)
         self.damage = DamageMender(self.store, self.compaction.is_on)
-        self.on_storage_fault = StorageFaults(
-            self.clock, member.tally.add, self.damage, self.now_ms
-        ).on_fault
+        faults = StorageFaults(
+            self.clock, member.tally.add, self.damage, self.now_ms, self.partitions
+        )
+        self.on_storage_fault = faults.on_fault
+        self.passing.on_storage_fault = faults.on_file_fault
         self.appender = Appender(
             self.partitions, self.now_ms, self.on_storage_fault, self.store.flush, self.steady_ms
         )

@@ -10,6 +10,9 @@
 It is the same that a start does where it scans. One segment at a time; an active one is rolled
 first. What is no damage of a segment stays refused, and so is everything where other replicas have
 the records.
+
+Nothing is lost of an active segment whose file somebody removes: it is written again from the map
+(`log.restoring`), whoever else has it.
 """
 
 import logging
@@ -18,6 +21,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from shmbroker import logs
 from shmbroker.broker.partition_store import PartitionStore
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.checkpoints import remove_files
@@ -25,7 +29,9 @@ from shmbroker.log.compaction.cleaned_files import SWAP, cleaned_path
 from shmbroker.log.compaction.swap import replace_segments
 from shmbroker.log.file_names import LOG
 from shmbroker.log.mending import NO_LIMIT, Hole, Mend, lines_of, look_at, write_mended
+from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.quarantine import put_strangers_aside
+from shmbroker.log.restoring import is_active_file_gone, restore_active
 from shmbroker.log.retiring import put_aside_stray
 from shmbroker.log.segment import Segment
 from shmbroker.replica.partition import Partition
@@ -52,16 +58,31 @@ class DamageMender:
     def on_fault(self, partition: Partition, fault: StorageFault, now_ms: int) -> None:
         """A read met damage, in the file that the fault names. Clients that try again keep this
         going."""
-        if len(partition.replicas) == 1:
-            self._add(partition, fault, now_ms)
+        segment = next((one for one in partition.log.segments if one.path == fault.path), None)
+        if segment is partition.log.active and is_active_file_gone(partition.log):
+            self._restore(partition.log)
+        elif segment is not None and len(partition.replicas) == 1:
+            self._add(partition, segment, fault, now_ms)
         self.run(now_ms)
 
-    def _add(self, partition: Partition, fault: StorageFault, now_ms: int) -> None:
+    def _restore(self, log: PartitionLog) -> None:
+        """Its file is gone, and the map has all of it: rolled, it would be lost."""
+        path = log.active.path
+        try:
+            if not self.store.is_fenced:
+                self.store.dropped_file_ids.append(restore_active(log))
+                logger.error("%s was removed by somebody; it is there again, whole", path)
+                self.store.count("log_damage")
+        except StorageFault as fault:
+            why = "a removed file can't be written again"
+            logger.error("%s: %s", why, fault, extra=logs.seldom(why))
+
+    def _add(
+        self, partition: Partition, segment: Segment, fault: StorageFault, now_ms: int
+    ) -> None:
         log = partition.log
-        segment = next((one for one in log.segments if one.path == fault.path), None)
         if (
-            segment is None
-            or (not isinstance(fault, CorruptFault) and os.path.isfile(segment.path))
+            (not isinstance(fault, CorruptFault) and os.path.isfile(segment.path))
             or segment.file_id in self._seen
             or len(self._waiting) >= WAITING_MAX
             or self.store.is_fenced

@@ -8,8 +8,9 @@ goes is taken back with DROP_FILE, so that its space is free.
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import DROP_FILE, TOKEN
 from shmbroker.ipc.passed_files import pass_file
 from shmbroker.ipc.peer import Peer
@@ -27,20 +28,30 @@ class FilePassing:
         self._segments: dict[int, Segment] = {}
         self.waiting: dict[tuple[int, int], Peer] = {}
         """(slot, file id) of descriptors for which a socket pair had no room."""
+        self.on_storage_fault: Callable[[StorageFault], object] = lambda _fault: None
+        """Told that a descriptor that was asked for again can't be had."""
 
     def pass_file(self, peer: Peer, segment: Segment) -> None:
-        """Before a slice of it is named for the first time."""
+        """Before a slice of it is named for the first time. StorageFault if the disk refuses: then
+        none is to be named."""
         file_id = segment.file_id
         if file_id not in self._passed[peer.slot]:
+            self._pass(peer, file_id, segment)
             self._segments[file_id] = segment
-            self.pass_again(peer, file_id)
 
     def pass_again(self, peer: Peer, file_id: int) -> None:
-        """Pass a descriptor that was asked for, or say that the file is gone."""
+        """Pass a descriptor that was asked for, or say that the file is gone, or the disk does not
+        give it: whoever waits for it asks anew."""
         segment = self._segments.get(file_id)
-        if segment is None:
-            peer.send(DROP_FILE, TOKEN.pack(file_id))  # deleted since
-            return
+        if segment is not None:
+            try:
+                self._pass(peer, file_id, segment)
+                return
+            except StorageFault as fault:
+                self.on_storage_fault(fault)
+        peer.send(DROP_FILE, TOKEN.pack(file_id))
+
+    def _pass(self, peer: Peer, file_id: int, segment: Segment) -> None:
         if pass_file(self._sockets[peer.slot], file_id, segment.fd):
             self._passed[peer.slot].add(file_id)
         else:

@@ -31,6 +31,7 @@ from shmbroker.broker.read_lookup import (
     READ_COMMITTED,
     ReadRefusal,
 )
+from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import (
     READ_ABORTED,
     READ_DONE,
@@ -48,7 +49,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from shmbroker.broker.read_lookup import AskedRow, Lookup, Result
+    from shmbroker.broker.read_lookup import AskedRow, FoundSlice, Lookup, Result
     from shmbroker.ipc.peer import Peer
     from shmbroker.log.segment import Segment
     from shmbroker.purgatory import Purgatory
@@ -175,7 +176,7 @@ class DelayedRead(DelayedOperation):
 
 class Reader:
     """Reads for one I/O worker. `pass_file(peer, segment)` hands over the descriptor of a segment's
-    file, once."""
+    file, once; StorageFault if the disk refuses."""
 
     def __init__(
         self,
@@ -307,15 +308,8 @@ class Reader:
                     )  # fmt: skip
                 continue
             partition, segment, position, length, diverging, ended = result
-            if ended:
-                aborted += [READ_ABORTED.pack(which, one[0], one[1]) for one in ended]
-            high_watermark = partition.high_watermark
-            log_start_offset = partition.log.log_start_offset
             file_id = 0
             if segment is not None:
-                self.bytes_out += length
-                key = partition.key
-                bytes_of[key] = bytes_of.get(key, 0) + length
                 if (
                     length <= INLINE_SLICE_BYTES
                     and segment.map is not None
@@ -325,10 +319,21 @@ class Reader:
                     position = inline_bytes
                     inline_bytes += length
                 else:
+                    try:
+                        self.pass_file(peer, segment)
+                    except StorageFault as fault:
+                        add(self._refuse(results, result, which, fault))
+                        continue
                     file_id = segment.file_id
-                    self.pass_file(peer, segment)
                     if read.is_told_ahead:
                         self.note_ahead(read, partition, segment, position + length)
+                self.bytes_out += length
+                key = partition.key
+                bytes_of[key] = bytes_of.get(key, 0) + length
+            if ended:
+                aborted += [READ_ABORTED.pack(which, one[0], one[1]) for one in ended]
+            high_watermark = partition.high_watermark
+            log_start_offset = partition.log.log_start_offset
             end_epoch, end_offset = diverging or (-1, -1)
             add(
                 _pack_slice(
@@ -339,6 +344,15 @@ class Reader:
             )  # fmt: skip
         head = READ_DONE_HEAD.pack(read.token, len(parts), len(aborted))
         peer.send(READ_DONE, b"".join((head, *parts, *aborted, *inline)))
+
+    def _refuse(
+        self, results: list[Result], result: FoundSlice, which: int, fault: StorageFault
+    ) -> bytes:
+        """The slice of a partition whose file the disk does not give; `results` says so, too."""
+        partition = result[0]
+        refusal = ReadRefusal(self.lookup.refused(partition, fault), partition)
+        results[next(at for at, one in enumerate(results) if one is result)] = refusal
+        return _pack_refusal(which, *refusal)
 
     def count(self, partition: Partition, reads: int, bytes_: int) -> None:
         """So many reads of a partition were answered besides."""

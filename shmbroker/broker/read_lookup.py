@@ -232,6 +232,11 @@ class Lookup:
             add((partition, segment, position, length, None, aborted) if length else partition)
         return results, total, must_answer or not has_valid
 
+    def refused(self, partition: Partition, fault: StorageFault) -> int:
+        """The error code of a partition that the disk does not give, which is told."""
+        self._on_storage_fault(partition, fault)
+        return error_codes.KAFKA_STORAGE_ERROR
+
     def _read(
         self,
         partition: Partition,
@@ -266,8 +271,7 @@ class Lookup:
             return None, aborted, False
         except StorageFault as fault:
             # Damage, found when somebody comes to it: what is whole is served as before.
-            self._on_storage_fault(partition, fault)
-            return error_codes.KAFKA_STORAGE_ERROR, aborted, True
+            return self.refused(partition, fault), aborted, True
         if found is None:
             self.is_tier_awaited = True
         return found, aborted, found is not None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from shmbroker.broker.damage import DamageMender
     from shmbroker.clock import Clock
@@ -27,11 +28,13 @@ class StorageFaults:
         count: Callable[[str], None],
         damage: DamageMender,
         now_ms: Callable[[], int],
+        partitions: Mapping[bytes, Partition],
     ) -> None:
         self._clock = clock
         self._count = count
         self._damage = damage
         self._now_ms = now_ms
+        self._partitions = partitions
         self._next_line: dict[bytes, float] = {}
 
     def on_fault(self, partition: Partition, fault: StorageFault) -> None:
@@ -45,3 +48,11 @@ class StorageFaults:
             self._next_line[partition.key] = now + LINE_INTERVAL_S
             logger.error("%s-%d: %s", partition.topic, partition.partition, fault)
         self._damage.on_fault(partition, fault, self._now_ms())
+
+    def on_file_fault(self, fault: StorageFault) -> None:
+        """The disk refused a file of a log, and whose that is has to be found."""
+        directory = os.path.dirname(fault.path)
+        for partition in self._partitions.values():
+            if partition.log.directory == directory:
+                self.on_fault(partition, fault)
+                return

@@ -27,6 +27,7 @@ What is done to a log seldom is in functions beside this file:
    truncation    cuts its end                   markers      ends of transactions
    retiring      takes segments out             flushing     makes it durable, closes it
    retention     says which are too old         compaction   swaps segments for smaller ones
+   restoring     a file that was removed
 """
 
 import os
@@ -334,11 +335,15 @@ class PartitionLog:
             self.directory,
             base_offset,
             self.config,
-            next(self._file_ids),
+            self.new_file_id(),
             self._descriptors,
             created_ms=now_ms,
             is_found=is_found,
         )
+
+    def new_file_id(self) -> int:
+        """A number that no other file had or will have."""
+        return next(self._file_ids)
 
     def add_segment(self, segment: Segment) -> None:
         """Make it the active one: empty, and beginning at the log end offset."""

@@ -300,6 +300,14 @@ class Segment:
         self.judged = (0, 0, -1)
         self.is_rebuilt = False
 
+    def on_restored(self, fresh: mmap.mmap, file_id: int) -> int:
+        """Its file was written again, and is mapped; the file id that it had before."""
+        self._descriptors.close(self.file_id)
+        self._unmap()
+        self.map, self.ready_bytes, self._inode = fresh, self.size, 0
+        before, self.file_id = self.file_id, file_id
+        return before
+
     def read_bytes(self, position: int, length: int) -> bytes:
         """Exactly these bytes; StorageFault if the file has fewer."""
         try:

@@ -66,7 +66,7 @@ def write_batch(segment: Segment, position: int, batch: memoryview, stamp: bytes
 
     The end of it counts as ready then, so that `populate_step` leaves such a log alone.
     """
-    fd = _open_to_write(segment.path)
+    fd = _open_to_write(segment)
     try:
         if batch.readonly:
             _write_all(fd, batch[len(stamp) :], position + len(stamp))
@@ -98,15 +98,18 @@ def populate_step(segment: Segment, now_ms: int, bytes_max: int) -> bool:
     return end < goal
 
 
-def _open_to_write(path: str) -> int:
+def _open_to_write(segment: Segment) -> int:
+    """Its file, which is made for the first batch only: one that is gone must not come again with
+    zeros where batches were."""
+    makes = 0 if segment.size or segment.map is not None else os.O_CREAT
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return os.open(segment.path, os.O_RDWR | makes | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise writing_fault(error, path) from error
+        raise writing_fault(error, segment.path) from error
 
 
 def _grow(segment: Segment, end: int, now_ms: int, bytes_max: int) -> None:
-    fd = _open_to_write(segment.path)
+    fd = _open_to_write(segment)
     try:
         if segment.map is None:
             # What stands behind `size` must be zeros: drop whatever it is.
@@ -147,7 +150,7 @@ def _populate(segment: Segment, end: int) -> None:
     assert segment.map is not None
     start = segment.ready_bytes // _PAGE * _PAGE
     end = min(_page_up(end), segment.allocated_bytes)
-    fd = _open_to_write(segment.path)
+    fd = _open_to_write(segment)
     try:
         position = segment.ready_bytes
         while position < end:

@@ -297,8 +297,11 @@ class FollowerReads:
                         position = inline_bytes
                         inline_bytes += length
                     elif length:
-                        file_id = segment.file_id
-                        self.pass_file(peer, segment)
+                        try:
+                            self.pass_file(peer, segment)
+                            file_id = segment.file_id
+                        except StorageFault as fault:
+                            error, length, position = self._refused(partition, fault), 0, 0
             parts.append(_slice_of(row, error, diverging, length, file_id, position))
             if total >= ANSWER_BYTES_MAX:
                 break
@@ -314,13 +317,17 @@ class FollowerReads:
         try:
             found = log.read(offset, bytes_max, end_offset, min_one_batch, is_judged=False)
         except StorageFault as fault:
-            self._on_storage_fault(partition, fault)
-            return error_codes.KAFKA_STORAGE_ERROR
+            return self._refused(partition, fault)
         if found is not None:
             return found
         if log.log_start_offset <= offset < log.local_start_offset:
             return error_codes.OFFSET_MOVED_TO_TIERED_STORAGE
         return _OUT_OF_RANGE
+
+    def _refused(self, partition: Partition, fault: StorageFault) -> int:
+        """The error code of a row whose log the disk does not give, which is told."""
+        self._on_storage_fault(partition, fault)
+        return error_codes.KAFKA_STORAGE_ERROR
 
     def _hold(self, row: FollowedRow) -> None:
         if not self.held:

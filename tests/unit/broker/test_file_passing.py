@@ -5,7 +5,11 @@ import socket
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from shmbroker.broker.file_passing import FilePassing
+from shmbroker.errors import StorageFault
+from shmbroker.ipc.operation_layout import DROP_FILE, TOKEN
 from shmbroker.ipc.passed_files import FileTable
 
 SLOT = 3
@@ -40,3 +44,50 @@ def test_a_full_socket_pair_is_tried_once_until_somebody_takes_from_it() -> None
         assert rung
         assert all(table.find(file_id) for file_id in range(1, COUNT + 1))
     os.close(fd)
+
+
+class Segment:
+    """Of a file that can't be opened for a while."""
+
+    file_id = 7
+
+    def __init__(self) -> None:
+        self.is_refused = True
+
+    @property
+    def fd(self) -> int:
+        if self.is_refused:
+            raise StorageFault("too many open files", "0.log")
+        return 0
+
+
+def test_a_file_that_can_not_be_opened_is_not_named_and_passed_the_next_time() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        theirs.setblocking(False)
+        peer: Any = SimpleNamespace(slot=SLOT)
+        passing = FilePassing({SLOT: peer}, {SLOT: ours})
+        table = FileTable(theirs, COUNT)
+        segment: Any = Segment()
+        with pytest.raises(StorageFault):
+            passing.pass_file(peer, segment)
+        segment.is_refused = False
+        passing.pass_file(peer, segment)
+        assert table.find(segment.file_id)
+
+
+def test_who_asks_again_for_a_file_that_can_not_be_opened_is_told_that_it_is_gone() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        sent: list[Any] = []
+        faults: list[str] = []
+        peer: Any = SimpleNamespace(slot=SLOT, send=lambda *what: sent.append(what))
+        passing = FilePassing({SLOT: peer}, {SLOT: ours})
+        passing.on_storage_fault = lambda fault: faults.append(fault.path)
+        segment: Any = Segment()
+        segment.is_refused = False
+        passing.pass_file(peer, segment)
+        segment.is_refused = True
+        passing.pass_again(peer, segment.file_id)
+        assert sent == [(DROP_FILE, TOKEN.pack(segment.file_id))]
+        assert faults == ["0.log"]

@@ -301,6 +301,30 @@ def test_a_leaders_log_that_can_not_be_read_is_tried_again(nodes, monkeypatch):
     assert nodes[0].partition.high_watermark == 1
 
 
+def test_a_log_whose_file_can_not_be_passed_is_tried_again(nodes, monkeypatch):
+    leader = nodes[0]
+    for node in nodes:
+        node.lead(1, 0)
+    settle(nodes)
+    leader.is_full = True  # faults are noted
+
+    real = os.open
+
+    def refuse(path, *arguments, **options):
+        if path == leader.partition.log.active.path:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(path, *arguments, **options)
+
+    leader.append(os.urandom(300_000))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        settle(nodes)
+    assert leader.faults
+    assert [node.partition.log.log_end_offset for node in nodes] == [1, 0, 0]
+    later(nodes, 10_000)
+    assert [node.content() for node in nodes[1:]] == [leader.content()] * 2
+
+
 def test_acks_wait_for_the_in_sync_replicas(nodes):
     for node in nodes:
         node.lead(1, 0)

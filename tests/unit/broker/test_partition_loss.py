@@ -450,6 +450,68 @@ def test_reader_goes_on_behind_a_segment_that_is_no_file(node: Node, is_director
     partition.log.flush()
 
 
+@pytest.mark.parametrize("how", ["read", "append", "roll", "flush"])
+@pytest.mark.parametrize("replicas", [(1,), (1, 2)])
+def test_nothing_is_lost_of_an_active_segment_whose_file_is_removed(
+    node: Node, how: str, replicas: tuple[int, ...]
+) -> None:
+    topic = Topic()
+    partition = node.fill(topic, 25)
+    log = partition.log
+    partition.replicas = replicas
+    mender = DamageMender(node.store, lambda _key: False)
+    os.unlink(log.active.path)
+    before = log.active.file_id
+    large = encode_batch([(NOW_MS, None, b"v" * (40 << 10), ())])
+    doing = {
+        "read": lambda: log.active.fd,
+        "append": lambda: log.append(memoryview(large), 0, NOW_MS, 0, NOW_MS),
+        "roll": lambda: log.roll(NOW_MS),
+        "flush": log.flush,
+    }
+    for _ in range(2):
+        with pytest.raises(StorageFault) as met:
+            doing[how]()
+    mender.on_fault(partition, met.value, NOW_MS)
+    settle(node, mender)
+    assert (log.log_end_offset, len(log.segments)) == (25, 3)
+    assert node.store.dropped_file_ids == [before] != [log.active.file_id]
+    for batch in (large, encode_batch([(NOW_MS, None, b"v", ())])):
+        log.append(memoryview(batch), 0, NOW_MS, 0, NOW_MS)
+    node.kill()
+    node.start(is_successor=True)
+    again = node.open(topic).log
+    assert again.log_end_offset == 27
+    for offset in range(27):
+        segment, position, _ = again.read(offset, 1, 27) or pytest.fail("out of range")
+        assert int.from_bytes(segment.read_bytes(position, 8), "big") == offset
+    assert again.cleaned_offset <= 0
+
+
+def test_a_removed_file_that_can_not_be_written_again_stays_in_the_map(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = Topic()
+    partition = node.fill(topic, 25)
+    log = partition.log
+    mender = DamageMender(node.store, lambda _key: False)
+    os.unlink(log.active.path)
+    with pytest.raises(StorageFault) as met:
+        _ = log.active.fd
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", refuse)
+        mender.on_fault(partition, met.value, NOW_MS)
+    assert not os.path.exists(log.active.path)
+    assert log.append(memoryview(encode_batch([(NOW_MS, None, b"v", ())])), 0, NOW_MS, 0, 0) == 25
+    mender.on_fault(partition, met.value, NOW_MS)
+    segment, position, _ = log.read(25, 1, 26) or pytest.fail("out of range")
+    assert int.from_bytes(segment.read_bytes(position, 8), "big") == 25
+
+
 def test_stray_segment_within_another_hides_nothing(node: Node) -> None:
     topic = Topic()
     node.fill(topic, 25)

@@ -10,6 +10,7 @@ import pytest
 from shmbroker.broker import read_lookup
 from shmbroker.broker.read import INLINE_BYTES, INLINE_SLICE_BYTES, Reader
 from shmbroker.broker.read_lookup import COLD_WAIT_MS, MISSES_MAX, READS_MAX, Lookup
+from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import (
     READ_DONE,
@@ -108,6 +109,33 @@ def test_records_and_errors_are_told_whatever_is_known() -> None:
         error_codes.OFFSET_OUT_OF_RANGE,
     ]
     assert found[0][2] == len(BATCH)
+
+
+def test_a_partition_whose_file_can_not_be_passed_is_refused_and_others_are_served() -> None:
+    reading = Reading(3)
+    for key in reading.keys:
+        reading.partitions[key].log.segment.map = None
+    broken = reading.partitions[reading.keys[1]]
+    faults: list[Any] = []
+    fault = StorageFault("too many open files")
+    reading.reader.lookup = Lookup(
+        reading.partitions, lambda: 0, None, lambda *what: faults.append(what)
+    )
+
+    def pass_file(_peer: Any, segment: Any) -> None:
+        if segment is broken.log.segment:
+            raise fault
+
+    reading.reader.pass_file = pass_file
+    found = reading.read((0, 1, 0), (1, 1, 0), (2, 1, 0), offset=0)
+    assert [(found[which][0], found[which][2]) for which in range(3)] == [
+        (error_codes.NONE, len(BATCH)),
+        (error_codes.KAFKA_STORAGE_ERROR, 0),
+        (error_codes.NONE, len(BATCH)),
+    ]
+    assert faults == [(broken, fault)]
+    assert broken.key not in reading.reader.bytes_of
+    assert reading.reader.bytes_out == 2 * len(BATCH)
 
 
 def test_a_read_that_waited_for_nothing_tells_what_else_has_changed() -> None:
