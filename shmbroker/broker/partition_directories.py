@@ -4,18 +4,24 @@
    there, with another one, or nobody's          `-stray`: renamed, and left alone
    not there, and known to have been             its loss is named, and it is made again
    not there                                     it is made
+   its partition was deleted                     `-delete`: renamed, and removed later
 
 Rules of this file:
 * A directory belongs to the topic id in its `partition.metadata`.
 * What was here and is gone is named before anything else takes its place: a directory that
   checkpoints know, or the positions of the worker before.
+* A directory that has to go and that the disk does not let be renamed is tried again (`refused`).
+  Until then nothing is opened under its name: it might take the other's place under that name.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
+from typing import NamedTuple
 
+from shmbroker import logs
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.ids import partition_key, random_uuid
 from shmbroker.log.file_names import (
@@ -36,6 +42,7 @@ from shmbroker.log.partition_metadata import (
     write_partition_metadata,
 )
 from shmbroker.log.quarantine import put_strangers_aside
+from shmbroker.log.retiring import delete_log
 from shmbroker.metadata.topic_names import METADATA_TOPIC
 from shmbroker.signs import sign
 
@@ -44,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from shmbroker.log.log_directory import LogDirectory
+    from shmbroker.log.partition_log import PartitionLog
     from shmbroker.metadata.image import TopicImage
 
     Position = tuple[int, int, int]
@@ -54,11 +62,30 @@ logger = logging.getLogger(__name__)
 _DAMAGED_BITS_MAX = 12
 
 
-class PartitionDirectories:
-    """The directories in one log directory. count: told a counter's name for each that is lost."""
+class _Rename(NamedTuple):
+    """What is to be done with a directory."""
 
-    def __init__(self, log_directory: LogDirectory, count: Callable[[str], None]) -> None:
+    mark: str
+    why: str
+    delay_ms: int
+    """How long one that is deleted stays under its new name."""
+
+
+class PartitionDirectories:
+    """The directories in one log directory. count: told a counter's name for each that is lost.
+    remove_later: given the path of each that is deleted, and how long it is to stay."""
+
+    def __init__(
+        self,
+        log_directory: LogDirectory,
+        count: Callable[[str], None],
+        remove_later: Callable[[str, int], None],
+    ) -> None:
         self.log_directory = log_directory
+        self.refused: dict[tuple[str, int], _Rename] = {}
+        """By topic and partition, what is to be renamed and could not be. Who has the time does it
+        (`rename_refused`)."""
+        self._remove_later = remove_later
         self.lost: set[bytes] = set()
         """Keys of the partitions whose directories were here, by the checkpoints or the process
         before, and had to be made again."""
@@ -67,6 +94,8 @@ class PartitionDirectories:
     def find(self, topic: TopicImage, index: int, trusted: Position | None) -> str | None:
         """Its directory, with the right topic id in it; None if it is to be made. trusted: what the
         process before stored of its log."""
+        if (topic.name, index) in self.refused:
+            self.rename_refused((topic.name, index))
         path = self._path_of(topic.name, index)
         if not os.path.isdir(path):
             self._name_loss(path, (topic.name, index), trusted)
@@ -153,13 +182,48 @@ class PartitionDirectories:
 
     def set_aside(self, topic: str, index: int, why: str) -> None:
         """Rename one that is not the partition's, or can't be opened: nothing of it is touched."""
-        path = self._path_of(topic, index)
-        stray = marked_directory(topic, index, STRAY, random_uuid().hex())
+        self._rename((topic, index), STRAY, why)
+
+    def _rename(self, name: tuple[str, int], mark: str, why: str) -> str:
+        path = self._path_of(*name)
+        away = marked_directory(*name, mark, random_uuid().hex())
+        target = os.path.join(self.log_directory.path, away)
         try:
-            os.rename(path, os.path.join(self.log_directory.path, stray))
+            os.rename(path, target)
         except OSError as fault:
             raise StorageFault(f"can't rename {path} ({why}): {fault}", path) from fault
-        logger.warning("%s is renamed to %s: %s", path, stray, why)
+        logger.warning("%s is renamed to %s: %s", path, away, why)
+        return target
+
+    def delete(self, log: PartitionLog, delay_ms: int) -> None:
+        """Close a log and rename its directory, which is removed `delay_ms` later."""
+        try:
+            self._remove_later(delete_log(log, random_uuid().hex()), delay_ms)
+        except StorageFault as fault:
+            name = parse_partition_directory(os.path.basename(log.directory))
+            assert name is not None, log.directory
+            self._note_refused(name, _Rename(DELETE, "it was deleted", delay_ms), fault)
+
+    def _note_refused(self, name: tuple[str, int], rename: _Rename, fault: StorageFault) -> None:
+        self.refused[name] = rename
+        again = "a directory that can't be renamed is tried again"
+        logger.error("%s; %s", fault, again, extra=logs.seldom(again))
+
+    def rename_refused(self, name: tuple[str, int]) -> None:
+        """Try it again; StorageFault if the disk still refuses."""
+        rename = self.refused.pop(name)
+        self.refused[name] = rename  # behind the others
+        if os.path.lexists(self._path_of(*name)):
+            path = self._rename(name, rename.mark, rename.why)
+            if rename.mark == DELETE:
+                self._remove_later(path, rename.delay_ms)
+        del self.refused[name]
+
+    def rename_all_refused(self) -> None:
+        """At a stop: once more, whether or not the disk lets them."""
+        for name in list(self.refused):
+            with suppress(StorageFault):
+                self.rename_refused(name)
 
     def left_behind(
         self, topics_by_id: Mapping[bytes, TopicImage], opened: set[tuple[str, int]]
@@ -189,7 +253,13 @@ class PartitionDirectories:
                     logger.warning("%s", fault)
                     is_stray = False
                 if is_stray or parsed[0] not in names:
-                    self.set_aside(*parsed, "its topic was deleted")
+                    self._try_set_aside(parsed, "its topic was deleted")
+
+    def _try_set_aside(self, name: tuple[str, int], why: str) -> None:
+        try:
+            self.set_aside(*name, why)
+        except StorageFault as fault:
+            self._note_refused(name, _Rename(STRAY, why, 0), fault)
 
 
 def _has_batches(directory: str) -> bool:

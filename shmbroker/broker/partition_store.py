@@ -23,14 +23,14 @@ from typing import NamedTuple
 from shmbroker.broker.partition_directories import PartitionDirectories
 from shmbroker.broker.removals import Removals
 from shmbroker.errors import CorruptFault, StorageFault
-from shmbroker.ids import partition_key, random_uuid
+from shmbroker.ids import partition_key
 from shmbroker.log.compaction.cleaned_files import deleted_paths
 from shmbroker.log.config import LogConfig
 from shmbroker.log.flushing import Flush, flush_targets
 from shmbroker.log.log_directory import LogDirectory
 from shmbroker.log.partition_log import NEVER, PartitionLog
 from shmbroker.log.retention import delete_records, retain
-from shmbroker.log.retiring import delete_log, delete_segments_before
+from shmbroker.log.retiring import delete_segments_before
 from shmbroker.metadata.image import TopicImage
 from shmbroker.replica.partition import Partition, Partitions
 from shmbroker.shm.positions import PositionSlot, PositionTable
@@ -93,8 +93,10 @@ class PartitionStore:
         has failed."""
         self.count: Callable[[str], None] = lambda name: None
         """Told the name of a counter for each thing that is found lost or damaged."""
-        self.directories = PartitionDirectories(log_directory, lambda name: self.count(name))
         self.removals = Removals(log_directory.descriptors, self.dropped_file_ids, steady_ms)
+        self.directories = PartitionDirectories(
+            log_directory, lambda name: self.count(name), self.removals.remove_later
+        )
 
     # ── open and delete ─────────────────────────────────────────────────────────────────────────
 
@@ -238,8 +240,7 @@ class PartitionStore:
         if slot is not None:
             self.positions.free(slot)
         self.dropped_file_ids += [segment.file_id for segment in partition.log.segments]
-        away = delete_log(partition.log, random_uuid().hex())
-        self.removals.remove_later(away, partition.log.config.file_delete_delay_ms)
+        self.directories.delete(partition.log, partition.log.config.file_delete_delay_ms)
 
     def take_stock(self, topics_by_id: Mapping[bytes, TopicImage]) -> None:
         """At boot: what a deletion left behind is removed, a log without a topic set aside."""
@@ -350,5 +351,6 @@ class PartitionStore:
         if self.is_fenced:
             self.log_directory.close()
             return
+        self.directories.rename_all_refused()
         self.removals.finish()
         self.log_directory.close_clean(self.logs(), self._high_watermarks(), broker_epoch)

@@ -1,6 +1,7 @@
 """The upkeep of a broker's logs, in rounds between its turns: what is due, of some of them.
 
-   each round           removals that are due; a part of the partitions: flush, park
+   each round           renames that were refused; removals that are due; a part of the
+                        partitions: flush, park
    retention check      a part of the partitions: what retention allows goes
    log starts moved     flush up to them, then make them durable
    once a minute        checkpoints
@@ -16,6 +17,7 @@ Rules of this file:
 from __future__ import annotations
 
 import logging
+from itertools import islice
 
 from shmbroker.errors import StorageFault
 
@@ -38,6 +40,8 @@ RETENTION_CHECKS_PER_ROUND = 100
 the oldest one was not looked at yet."""
 ROLL_CHECKS_PER_ROUND = 200
 """Partitions looked at in one round, so that it stays short with thousands."""
+RENAMES_PER_ROUND = 100
+"""Of directories that could not be renamed before."""
 IDLE_PARK_MS = 60_000
 """A log without appends for this long gives its map and its allocated tail back."""
 
@@ -72,6 +76,8 @@ class Upkeep:
         """
         store = self.store
         steady_ms = self._steady_ms()
+        for name in list(islice(store.directories.refused, RENAMES_PER_ROUND)):
+            self._try(store.directories.rename_refused, name)
         store.removals.run(self._try)
         if not self._round:
             self._round = list(self.partitions.values())

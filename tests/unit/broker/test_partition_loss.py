@@ -177,6 +177,100 @@ def test_a_rename_is_told_when_it_is_done(
     assert len(node.strays()) == 1
 
 
+class Refusals:
+    """Directories that the disk does not let be renamed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.paths: set[str] = set()
+        self._rename = os.rename
+        monkeypatch.setattr(os, "rename", self)
+
+    def __call__(self, source: str, target: str) -> None:
+        if str(source) in self.paths:
+            raise OSError(errno.EPERM, "Operation not permitted")
+        self._rename(source, target)
+
+
+@pytest.fixture
+def refusals(monkeypatch: pytest.MonkeyPatch) -> Refusals:
+    return Refusals(monkeypatch)
+
+
+def left(node: Node) -> list[str]:
+    return sorted(one.name.split(".")[0] for one in node.path.iterdir() if one.is_dir())
+
+
+def test_a_deleted_directory_that_can_not_be_renamed_is_tried_again(
+    node: Node, refusals: Refusals, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, other = Topic(), Topic("other")
+    partition = node.fill(topic, 5)
+    node.fill(other, 5)
+    refusals.paths.add(str(node.directory(topic)))
+    node.store.delete(partition)
+    assert [str(node.directory(topic)) in one.getMessage() for one in caplog.records] == [True]
+    assert partition.key not in node.store.partitions
+    for _ in range(60):
+        node.steady_ms += 1000
+        node.upkeep.run(NOW_MS)
+    assert len(caplog.records) <= 8
+    assert left(node) == ["other-0", "t-0"]
+    refusals.paths.clear()
+    node.upkeep.run(NOW_MS)
+    assert not node.directory(topic).exists()
+    node.steady_ms += partition.log.config.file_delete_delay_ms
+    node.upkeep.run(NOW_MS)
+    assert left(node) == ["other-0"]
+    assert not node.store.directories.refused
+
+
+def test_a_stop_tries_once_more_to_rename_what_was_refused(node: Node, refusals: Refusals) -> None:
+    topics = Topic(), Topic("u")
+    for topic in topics:
+        refusals.paths.add(str(node.directory(topic)))
+        node.store.delete(node.fill(topic, 5))
+    refusals.paths.discard(str(node.directory(topics[0])))
+    node.stop()
+    assert left(node) == ["u-0"]
+
+
+def test_a_topic_of_the_same_name_waits_until_the_directory_is_renamed(
+    node: Node, refusals: Refusals
+) -> None:
+    before, topic = Topic(), Topic()
+    refusals.paths.add(str(node.directory(topic)))
+    node.store.delete(node.fill(before, 5))
+    for _ in range(2):
+        with pytest.raises(StorageFault):
+            node.open(topic)
+    refusals.paths.clear()
+    assert node.fill(topic, 3).log.log_end_offset == 3
+    node.upkeep.run(NOW_MS)
+    assert node.directory(topic).is_dir()
+    assert node.strays() == []
+    assert [name.endswith("-delete") for name in os.listdir(node.path) if "t-0." in name] == [True]
+
+
+def test_a_start_goes_on_where_a_directory_without_a_topic_can_not_be_renamed(
+    node: Node, refusals: Refusals
+) -> None:
+    topic, kept = Topic(), Topic("kept")
+    for one in (topic, kept):
+        node.fill(one, 5)
+    node.stop()
+    node.start()
+    node.open(kept)
+    refusals.paths.add(str(node.directory(topic)))
+    node.store.take_stock({kept.topic_id: kept})
+    node.upkeep.run(NOW_MS)
+    assert left(node) == ["kept-0", "t-0"]
+    refusals.paths.clear()
+    node.upkeep.run(NOW_MS)
+    assert left(node) == ["kept-0", "t-0"]
+    assert len(node.strays()) == 1
+    node.upkeep.run(NOW_MS)
+
+
 # --- a directory that is gone ---
 
 
