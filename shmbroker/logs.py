@@ -62,6 +62,7 @@ LOGGERS = (
     "shmbroker.broker.partition_directories",
     "shmbroker.broker.partition_store",
     "shmbroker.broker.placement",
+    "shmbroker.broker.removals",
     "shmbroker.broker.replication",
     "shmbroker.broker.replication.cutting",
     "shmbroker.broker.replication.replica_fetcher",

@@ -14,9 +14,11 @@ Rules of this file:
 from __future__ import annotations
 
 import heapq
+import logging
 from collections import deque
 
-from shmbroker import clock
+from shmbroker import clock, logs
+from shmbroker.errors import StorageFault
 from shmbroker.log.checkpoints import remove_files
 from shmbroker.log.log_directory import remove_deleted
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
     from shmbroker.log.descriptors import Descriptors
     from shmbroker.log.segment import Segment
+
+logger = logging.getLogger(__name__)
 
 DIRECTORIES_PER_ROUND = 20
 """Of deleted partitions: some 50 µs each where little is in them."""
@@ -102,8 +106,12 @@ class Removals:
                 self._descriptors.close(file_id)
 
     def finish(self) -> None:
-        """At a stop: directories are removed before their time, for as long as that may take."""
+        """At a stop: directories are removed before their time, for as long as that may take, and
+        as far as the disk lets them."""
         deadline = clock.monotonic() + REMOVE_S
         for _, path in self._to_remove:
             if clock.monotonic() < deadline:
-                remove_deleted(path)
+                try:
+                    remove_deleted(path)
+                except StorageFault as fault:
+                    logger.error("%s; the next start does", fault, extra=logs.seldom("is left"))

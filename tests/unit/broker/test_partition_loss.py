@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shmbroker import clock
-from shmbroker.broker import damage
+from shmbroker.broker import damage, removals
 from shmbroker.broker.damage import DamageMender
 from shmbroker.broker.partition_store import PartitionStore
 from shmbroker.broker.upkeep import Upkeep
@@ -232,6 +232,24 @@ def test_a_stop_tries_once_more_to_rename_what_was_refused(node: Node, refusals:
     refusals.paths.discard(str(node.directory(topics[0])))
     node.stop()
     assert left(node) == ["u-0"]
+
+
+def test_a_stop_is_clean_though_a_deleted_directory_can_not_be_removed(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, other = Topic(), Topic("other")
+    node.fill(other, 5)
+    node.store.delete(node.fill(topic, 5))
+
+    def refuse(path: str) -> None:
+        raise StorageFault(f"can't remove {path}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(removals, "remove_deleted", refuse)
+        node.stop()
+    node.start()
+    assert node.store.log_directory.is_clean
+    assert node.open(other).log.log_end_offset == 5
 
 
 def test_a_topic_of_the_same_name_waits_until_the_directory_is_renamed(
