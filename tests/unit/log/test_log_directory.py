@@ -141,7 +141,6 @@ def test_old_segments_go(path):
         add(log, 1, timestamp)
     assert bases(log) == [0, 2, 4]
     assert retain(log, 6, 1100) == 0
-    assert retain(log, 1, 1101) == 0  # not below the high watermark yet
     assert retain(log, 6, 1101) == 1
     assert log.log_start_offset == 2
     assert retain(log, 6, 5000) == 2
@@ -150,6 +149,19 @@ def test_old_segments_go(path):
     again = log_in(path, log_start_offset=6, batches=1)
     assert again.log_end_offset == 7
     again.close(clean=False)
+
+
+@pytest.mark.parametrize(
+    ("high_watermark", "kept"),
+    [(0, [0, 2]), (1, [0, 2]), (2, [2]), (3, [2]), (4, [4])],  # 4: the active one has rolled
+)
+@pytest.mark.parametrize("rule", [{"retention.ms": "100"}, {"retention.bytes": "0"}])
+def test_what_is_above_the_high_watermark_stays(path, rule, high_watermark, kept):
+    log = log_in(path, {"segment.bytes": "400", **rule}, batches=4, timestamp=1000)
+    retain(log, high_watermark, 9999)
+    assert bases(log) == kept
+    assert log.log_start_offset == kept[0]
+    log.close(clean=False)
 
 
 def test_deleted_segments_wait_under_another_name(path):
@@ -184,7 +196,6 @@ def test_active_segment_rolls_when_all_of_it_is_old(path):
     for timestamp in (1000, 1050):
         add(log, 1, timestamp)
     assert not retain(log, 2, 1150)
-    assert not retain(log, 1, 1151)  # one record is not below the high watermark
     assert retain(log, 2, 1151) == 1
     assert (bases(log), log.log_start_offset, log.size_bytes) == ([2], 2, 0)
     assert not retain(log, 2, 9999)  # an empty one stays
