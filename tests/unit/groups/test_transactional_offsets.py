@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shmbroker.groups.coordinator import GroupCoordinator
@@ -20,7 +20,7 @@ from shmbroker.wire.error_codes import (
     UNKNOWN_MEMBER_ID,
     UNSTABLE_OFFSET_COMMIT,
 )
-from tests.unit.groups.test_group_coordinator import Broker, broker
+from tests.unit.groups.test_group_coordinator import MINUTE_MS, RETENTION_MS, Broker, broker
 
 __all__ = ["broker"]
 
@@ -102,15 +102,24 @@ def test_a_group_may_begin_with_them(broker: Broker) -> None:
     assert broker.committed() == {T0: 9}
 
 
-def test_a_later_commit_is_not_undone_by_the_marker(broker: Broker) -> None:
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_later_commit_is_not_undone_by_the_marker(broker: Broker, is_restarted: bool) -> None:
     assert commit(broker, 5) == 0
     broker.commit(7)
-    for is_restarted in (False, True):
-        if is_restarted:
-            broker.restart()
-        assert broker.committed(require_stable=True) == {T0: UNSTABLE_OFFSET_COMMIT}
+    if is_restarted:
+        broker.restart()
+    assert broker.committed(require_stable=True) == {T0: UNSTABLE_OFFSET_COMMIT}
     end(broker, is_commit=True)
     assert broker.committed(require_stable=True) == {T0: 7}
+
+
+def test_what_an_open_transaction_may_change_does_not_expire(broker: Broker) -> None:
+    broker.commit(3)
+    assert commit(broker, 9) == 0
+    broker.wait(RETENTION_MS + 20 * MINUTE_MS)
+    assert broker.committed() == {T0: 3}
+    end(broker, is_commit=True)
+    assert broker.committed(require_stable=True) == {T0: 9}
 
 
 def test_a_deleted_group_does_not_come_back(broker: Broker) -> None:
@@ -169,6 +178,7 @@ STEPS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(steps=STEPS)
+@example(steps=[(PRODUCER, "g", 0), ("plain", "g", 0), ("end", PRODUCER, True)])
 def test_offsets_are_what_the_log_says(steps: list[tuple[Any, ...]]) -> None:
     """The model: a list of what was appended, and who has committed."""
     with tempfile.TemporaryDirectory() as directory:
