@@ -400,13 +400,18 @@ def simulate(seed: int, voters: int = 0, ms: int = 25_000) -> World:
     return world
 
 
-def replacement_ms(seed: int) -> int:
-    """How long nobody leads when the leader of three dies for good: the others hear of it late,
-    and not at the same time; one of them may lack the last records."""
+def calm_three(seed: int) -> World:
     world = World(seed, 3)
     world.loss, world.slowness = 0.0, world.random.choice((1, 5))
     for node in world.nodes.values():
         world.at(world.now, world.start, node)
+    return world
+
+
+def replacement_ms(seed: int) -> int:
+    """How long nobody leads when the leader of three dies for good: the others hear of it late,
+    and not at the same time; one of them may lack the last records."""
+    world = calm_three(seed)
     while not (leaders := [node for node in world.nodes.values() if is_leading(node)]):
         world.run_until(world.now + 1)
     (leader,) = leaders
@@ -432,6 +437,29 @@ def replacement_ms(seed: int) -> int:
         world.run_until(world.now + 1)
         assert world.now < died + 20_000, "nobody leads"
     return world.now - died
+
+
+def raised_by_a_return(seed: int) -> int:
+    """By how much the epoch of three rises while one that follows is away, hanging or cut off, and
+    when it comes back; the leader has nothing new meanwhile."""
+    world = calm_three(seed)
+    world.run_until(world.now + 5_000)
+    (leader,) = [node for node in world.nodes.values() if is_leading(node)]
+    assert leader.quorum is not None
+    epoch = leader.quorum.epoch
+    away = world.random.choice([node for node in world.nodes.values() if node is not leader])
+    away_ms = world.random.randrange(3_000, 20_000)
+    if world.random.random() < 0.5:
+        away.hung_until = world.now + away_ms
+    else:
+        others = [voter for voter in world.voters if voter != away.node_id]
+        world.cut = {(away.node_id, other) for other in others}
+        world.cut |= {(other, away.node_id) for other in others}
+    world.run_until(world.now + away_ms)
+    world.cut.clear()
+    world.run_until(world.now + 5_000)
+    world.check_liveness()
+    return max(node.store.row[0] for node in world.nodes.values()) - epoch
 
 
 def is_leading(node: Node) -> bool:

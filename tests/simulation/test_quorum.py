@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.simulation.quorum_simulation import replacement_ms, simulate
+from tests.simulation.quorum_simulation import raised_by_a_return, replacement_ms, simulate
 
 SEEDS = int(os.environ.get("SHMBROKER_SEEDS", "100"))
 
@@ -25,3 +25,7 @@ def test_a_dead_leader_is_replaced_soon_whoever_hears_of_it_late() -> None:
     found = {seed: replacement_ms(seed) for seed in range(SEEDS * 3)}
     worst = max(found, key=lambda seed: found[seed])
     assert found[worst] <= REPLACED_MS_MAX, f"replacement_ms({worst}) is {found[worst]}"
+
+
+def test_a_voter_that_comes_back_raises_no_epoch() -> None:
+    assert [seed for seed in range(SEEDS // 2) if raised_by_a_return(seed)] == []
