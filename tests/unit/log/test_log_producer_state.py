@@ -12,6 +12,7 @@ from shmbroker.wire.error_codes import (
     NOT_ENOUGH_REPLICAS,
     NOT_LEADER_OR_FOLLOWER,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
+    TRANSACTION_COORDINATOR_FENCED,
 )
 
 ACCEPTED = (NONE, -1, -1)
@@ -186,6 +187,34 @@ def test_number_of_producers_is_bounded(monkeypatch):
     assert state.check(999, 0, 1, 0) == ACCEPTED
     assert 998 in state.producers
     assert 0 not in state.producers
+
+
+@pytest.mark.parametrize(
+    ("is_open", "version", "producer_id", "epoch", "coordinator_epoch", "error"),
+    [
+        (True, 1, 5, 1, 7, INVALID_PRODUCER_EPOCH),
+        (True, 1, 5, 2, 7, NONE),
+        (True, 1, 5, 3, 7, NONE),
+        (True, 2, 5, 1, 7, INVALID_PRODUCER_EPOCH),
+        (True, 2, 5, 2, 7, INVALID_PRODUCER_EPOCH),  # the end of an earlier one (KIP-890)
+        (True, 2, 5, 3, 7, NONE),
+        (True, 1, 5, 2, 6, TRANSACTION_COORDINATOR_FENCED),
+        (True, 2, 5, 3, 6, TRANSACTION_COORDINATOR_FENCED),
+        (True, 2, 5, 3, 8, NONE),
+        (False, 1, 5, 2, 7, NONE),
+        (False, 2, 5, 2, 7, NONE),  # once more: its answer was lost
+        (False, 2, 5, 1, 7, INVALID_PRODUCER_EPOCH),
+        (False, 2, 5, 2, 6, TRANSACTION_COORDINATOR_FENCED),
+        (False, 2, 6, 0, 0, NONE),  # not known
+    ],
+)
+def test_marker_is_judged(state, is_open, version, producer_id, epoch, coordinator_epoch, error):
+    state.end(EndMarker(5, 2, 7, True), 1070, 80)
+    if is_open:
+        state.update(5, 2, 0, 0, 1071, 81)
+        state.begin(5, 1071)
+    marker = EndMarker(producer_id, epoch, coordinator_epoch, True)
+    assert state.check_marker(marker, version) == error
 
 
 def test_snapshot_is_believed_and_the_batches_before_it_are_added(state):
