@@ -87,6 +87,7 @@ class Node:
         self.delayed = DelayedProduces()
         self.faults = []
         self.is_full = False
+        self.can_ask = True
 
     def connect(self, others):
         self.peers = {other.number: Ring(other.number) for other in others}
@@ -135,8 +136,9 @@ class Node:
         on_done(None)
 
     def ask(self, body):
-        self.asked.append(body)
-        return True
+        if self.can_ask:
+            self.asked.append(body)
+        return self.can_ask
 
     def lead(self, leader, epoch, in_sync=(1, 2, 3), replicas=(1, 2, 3), recovery=0):
         image = SimpleNamespace(
@@ -690,14 +692,38 @@ def test_what_became_of_a_change_that_nobody_knows_is_asked_again(nodes):
         leader.in_sync.on_answer({"error_code": 0, "topics": topics}, leader.partitions)
 
     # It may have been done, and the metadata will tell: it counts on.
-    answer(error_codes.INVALID_UPDATE_VERSION)
-    assert leader.partition.pending_in_sync == (1, 2, 3)
-    leader.in_sync.look_at_all([leader.partition], image, leader.now, 1000)
+    for error in (error_codes.INVALID_UPDATE_VERSION, error_codes.STALE_BROKER_EPOCH):
+        answer(error)
+        assert leader.partition.pending_in_sync == (1, 2, 3)
+        leader.in_sync.look_at_all([leader.partition], image, leader.now, 1000)
+    assert len(leader.asked) == 4
     answer(error_codes.INELIGIBLE_REPLICA)
     assert leader.partition.pending_in_sync is None
     leader.append(b"y")
     settle(nodes[:2])
     assert leader.partition.high_watermark == 2
+
+
+@pytest.mark.parametrize("before", [None, (1, 2, 3)])
+def test_a_change_that_could_not_be_asked_for_does_not_count(nodes, before):
+    for node in nodes:
+        node.lead(1, 0, (1, 2))
+    nodes[0].append(b"x")
+    settle(nodes)
+    leader = nodes[0]
+    brokers = {number: SimpleNamespace(is_active=True, broker_epoch=0) for number in (1, 2, 3)}
+    image = SimpleNamespace(brokers=brokers)
+    if before is not None:  # nobody knows what became of the same, asked for before
+        leader.in_sync.expand(image)
+        leader.in_sync.on_answer(None, leader.partitions)
+    asked = len(leader.asked)
+    leader.can_ask = False
+    leader.in_sync.look_at_all([leader.partition], image, leader.now, 1000)
+    assert leader.partition.pending_in_sync == before
+    leader.can_ask = True
+    leader.in_sync.look_at_all([leader.partition], image, leader.now, 1000)
+    assert leader.partition.pending_in_sync == (1, 2, 3)
+    assert len(leader.asked) == asked + 1
 
 
 def test_a_follower_that_lags_is_taken_out(nodes):
