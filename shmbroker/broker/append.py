@@ -208,6 +208,7 @@ class Appender:
         except StorageFault as fault:
             self.on_storage_fault(partition, fault)
             refuse(peer, token, _STORAGE, str(fault))
+            note_refused(partition, data, at, end, _STORAGE)
             return -1
         finally:
             batch.release()
@@ -235,14 +236,14 @@ class Appender:
         end: int,
     ) -> None:
         """Answer a batch that this partition takes from nobody now, whatever is in it."""
+        detail = None
         if partition is None or not partition.is_leader:
             error = not_led_error(partition)
         elif self.is_disk_low and not partition.is_internal:
-            refuse(peer, token, _STORAGE, "the disk is nearly full")
-            return
+            error, detail = _STORAGE, "the disk is nearly full"
         else:
             error = _NOT_ENOUGH
-        refuse(peer, token, error, None)
+        refuse(peer, token, error, detail)
         note_refused(partition, data, at, end, error)
 
     def _is_next(
@@ -280,7 +281,8 @@ class Appender:
 def note_refused(
     partition: Partition | None, data: memoryview, at: int, end: int, error: int
 ) -> None:
-    """Remember which batch of an idempotent producer was not looked at."""
+    """Remember which batch of an idempotent producer was not taken, though it may be the next one:
+    those that were on their way behind it are not to be taken before it."""
     if partition is None or end - at < HEADER_SIZE:
         return
     header = BATCH_HEADER.unpack_from(data, at)

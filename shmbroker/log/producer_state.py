@@ -171,7 +171,7 @@ class ProducerState:
         return self._behind_refused(producer_id, epoch, base_sequence) or _OUT_OF_ORDER
 
     def note_refused(self, producer_id: int, epoch: int, base_sequence: int, error: int) -> None:
-        """A batch was refused with `error` before its sequence was looked at."""
+        """A batch was refused with `error`, whatever its sequence."""
         known = self._refused.get(producer_id)
         if known is not None:
             entry = self._producers.get(producer_id)

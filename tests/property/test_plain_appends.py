@@ -30,6 +30,7 @@ from shmbroker.ipc.operation_layout import (
     READ,
 )
 from shmbroker.kernels import native
+from shmbroker.log.retention import delete_records
 from shmbroker.records.batch import encode_batch
 from shmbroker.records.batch_layout import CRC_POSITION
 from shmbroker.records.codecs import LZ4
@@ -139,6 +140,10 @@ class Leader(Worker):
                     content = Path(name).read_bytes() if Path(name).exists() else b""
                     found.append(content.rstrip(b"\0"))
         return found
+
+    def delete_all_but_the_last(self) -> None:
+        for partition in self.opened:
+            delete_records(partition.log, partition.high_watermark - 1, partition.high_watermark)
 
     def close(self) -> None:
         while self.jobs:
@@ -263,6 +268,8 @@ def test_the_kernel_appends_as_the_appender_does(
                     side.far.send(operation, payload)
                 side.take(side.appender, bool(with_kernel))
             assert sides[0].seen() == sides[1].seen()
+            for side in sides:
+                side.delete_all_but_the_last()
         for side in sides:
             side.close()
 
