@@ -1,0 +1,73 @@
+"""What the upkeep does with logs that are left alone, and when."""
+
+import os
+
+import pytest
+
+from shmbroker.broker import upkeep
+from shmbroker.broker.upkeep import IDLE_PARK_MS
+from tests.unit.broker.test_group_commit import NOW_MS, Worker, worker
+
+__all__ = ["worker"]
+
+
+def run_after(worker: Worker, ms: int) -> None:
+    """A round, so long after the worker has begun."""
+    worker.steady_ms = ms
+    worker.upkeep.run(NOW_MS + ms)
+
+
+def test_a_log_is_parked_when_nothing_was_appended_for_a_minute(worker: Worker) -> None:
+    partition = worker.open("t")
+    segment = partition.log.active
+
+    def is_parked_after(ms: int) -> bool:
+        run_after(worker, ms)
+        return segment.map is None
+
+    worker.append(partition)
+    assert not is_parked_after(0)
+    assert not is_parked_after(IDLE_PARK_MS)
+    worker.append(partition)
+    assert not is_parked_after(IDLE_PARK_MS + 1), "counted from the last append"
+    assert not is_parked_after(2 * IDLE_PARK_MS + 1)
+    assert worker.store.dropped_file_ids == []
+    assert is_parked_after(2 * IDLE_PARK_MS + 2)
+    assert worker.store.dropped_file_ids == [segment.file_id]
+    assert os.path.getsize(segment.path) == segment.size, (
+        "what was allocated for more is given back"
+    )
+    assert is_parked_after(9 * IDLE_PARK_MS)
+    assert worker.store.dropped_file_ids == [segment.file_id], "once"
+    worker.append(partition)
+    assert not is_parked_after(9 * IDLE_PARK_MS + 1), "in use again"
+    assert partition.log.log_end_offset == 3
+
+
+def test_a_round_looks_at_a_part_of_the_logs(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "ROLL_CHECKS_PER_ROUND", 2)
+    partitions = [worker.open(f"t-{number}") for number in range(5)]
+    for partition in partitions:
+        worker.append(partition)
+    for _ in range(3):  # the first time that it sees them
+        run_after(worker, 0)
+    parked = []
+    for _ in range(3):
+        run_after(worker, IDLE_PARK_MS + 1)
+        parked.append(sum(partition.log.active.map is None for partition in partitions))
+    assert parked == [2, 4, 5]
+
+
+@pytest.mark.parametrize("is_fenced", [False, True])
+def test_nothing_of_a_disk_that_has_failed_is_flushed(
+    worker: Worker, caplog: pytest.LogCaptureFixture, is_fenced: bool
+) -> None:
+    partition = worker.open("t", flush_ms="5000")
+    run_after(worker, 0)
+    worker.append(partition)
+    worker.store.is_fenced = is_fenced
+    run_after(worker, 5000)
+    assert len(worker.jobs) == (not is_fenced)
+    assert caplog.records == []
