@@ -9,7 +9,13 @@ import pytest
 
 from shmbroker.broker import read_lookup
 from shmbroker.broker.read import INLINE_BYTES, INLINE_SLICE_BYTES, Reader
-from shmbroker.broker.read_lookup import COLD_WAIT_MS, MISSES_MAX, READS_MAX, Lookup
+from shmbroker.broker.read_lookup import (
+    COLD_WAIT_MS,
+    MISSES_MAX,
+    READS_MAX,
+    Lookup,
+    ReadRefusal,
+)
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import (
@@ -20,6 +26,7 @@ from shmbroker.ipc.operation_layout import (
     READ_SLICE,
 )
 from shmbroker.log import residency
+from shmbroker.log.leader_epochs import LeaderEpochs
 from shmbroker.purgatory import Purgatory
 from shmbroker.wire import error_codes
 from tests.support.reading import led_partitions
@@ -136,6 +143,58 @@ def test_a_partition_whose_file_can_not_be_passed_is_refused_and_others_are_serv
     assert faults == [(broken, fault)]
     assert broken.key not in reading.reader.bytes_of
     assert reading.reader.bytes_out == 2 * len(BATCH)
+
+
+FENCED, UNKNOWN = error_codes.FENCED_LEADER_EPOCH, error_codes.UNKNOWN_LEADER_EPOCH
+OUT_OF_RANGE = error_codes.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize(
+    ("epoch", "last_epoch", "offset", "found", "is_told_at_once"),
+    [
+        (-1, -1, 17, "bytes", False),
+        (5, -1, 17, "bytes", False),
+        (5, -1, 19, "nothing", False),  # above the high watermark
+        (4, -1, 17, FENCED, False),  # the client looks up the leader when its time is over
+        (4, 7, 99, FENCED, False),
+        (6, -1, 17, UNKNOWN, True),
+        (6, 7, 99, UNKNOWN, True),
+        (5, -1, 9, OUT_OF_RANGE, True),
+        (5, -1, 21, OUT_OF_RANGE, True),
+        (5, 4, 17, "bytes", False),
+        (5, 4, 21, (4, 20), True),
+        (5, 3, 12, (2, 15), True),
+        (5, 2, 12, "bytes", False),
+        (5, 2, 16, (2, 15), True),
+        (5, 2, 9, OUT_OF_RANGE, True),
+        (5, 7, 12, OUT_OF_RANGE, True),  # of an epoch that is to come
+    ],
+)
+def test_a_read_is_judged_by_epochs_and_offset(
+    epoch: int, last_epoch: int, offset: int, found: Any, is_told_at_once: bool
+) -> None:
+    """Of a log from 10 to 20, in epoch 2 up to 15 and then in 4; epoch 5 has nothing yet."""
+    _, partitions = led_partitions(2, Log, 18)
+    judged, other = partitions.values()
+    log = judged.log
+    log.log_start_offset, log.log_end_offset = 10, 20
+    log.leader_epochs = LeaderEpochs("")
+    log.leader_epochs.assign(2, 10)
+    log.leader_epochs.assign(4, 15)
+    asked = [
+        (judged.key, 1000, epoch, last_epoch, offset, -1, -1),
+        (other.key, 1000, 5, -1, 18, -1, -1),  # may wait
+    ]
+    read = SimpleNamespace(max_bytes=1000, isolation=0, cold_until_ms=0)
+    (result, _), _, must_answer = Lookup(partitions, lambda: 0).look_up(read, asked)
+    assert must_answer == is_told_at_once
+    if isinstance(result, ReadRefusal):
+        assert result == (found, judged)
+    elif isinstance(result, tuple):
+        assert result[4] == (None if found == "bytes" else found)
+        assert bool(result[3]) == (found == "bytes")
+    else:
+        assert (result, found) == (judged, "nothing")
 
 
 def test_a_read_that_waited_for_nothing_tells_what_else_has_changed() -> None:
