@@ -2,7 +2,7 @@
 
 import pytest
 
-from shmbroker.gateway.connection_limits import ConnectionLimits
+from shmbroker.gateway.connection_limits import ConnectionLimits, Rate
 from shmbroker.shm.address_counts import AddressCounts, table_bytes
 
 NO_LIMIT = 2**31 - 1
@@ -111,3 +111,16 @@ def test_a_listener_has_a_rate_of_its_own(family: Family) -> None:
     assert rests == {"WIDE": 0.5, "LOCAL": 0, "SHUT": 1}
     worker.set_listeners({}, {"": NO_LIMIT}, 0.5)
     assert worker.rest_s("SHUT", 0.5) == 0
+
+
+def test_a_worker_that_is_started_again_gives_nobody_more_room() -> None:
+    """What it had counted is gone then: fewer were taken than before."""
+    taken = 8
+    rate = Rate(4, lambda: taken, 0.0)
+    taken = 12
+    assert rate.rest_s(0.0) == 0.25
+    taken = 5
+    assert rate.rest_s(0.0) == 0.25
+    taken = 6
+    assert rate.rest_s(0.0) == 0.5
+    assert rate.rest_s(0.5) == 0

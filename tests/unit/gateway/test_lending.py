@@ -291,6 +291,21 @@ def test_a_fetch_session_goes_along_both_ways(two: Two) -> None:
     assert not two.host.gateway.fetch.sessions.sessions
 
 
+@pytest.mark.parametrize(("partitions_max", "is_lent"), [(1, True), (0, False)])
+def test_a_session_of_many_partitions_stays(
+    two: Two, monkeypatch: pytest.MonkeyPatch, partitions_max: int, is_lent: bool
+) -> None:
+    monkeypatch.setattr(lending, "SESSION_PARTITIONS_MAX", partitions_max)
+    two.rest(WINDOW_S)
+    _, answer = two.ask(FETCH, fetch_body(0, 0, names=True))
+    session = int(str(answer["session_id"]))
+    for epoch in range(1, QUIET_LOOKS + 3):
+        two.rest(LOOK_S)
+        two.turns()
+        two.ask(FETCH, fetch_body(session, epoch, names=False))
+    assert two.is_lent == is_lent
+
+
 def test_guests_go_home_from_a_host_without_rest_and_stay_longer_each_time(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
