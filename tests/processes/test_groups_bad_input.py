@@ -30,7 +30,6 @@ RUN = f"bad{os.getpid()}"
 TOPIC = f"{RUN}-topic"
 NO_TOPIC_ID = b"?" * 16
 GROUPS = 10_000
-GROUPS_SECONDS_MAX = 60
 GROUPS_KIB_MAX = 200 * 1024
 """Memory that 10,000 groups may cost all processes together: 20 KiB each."""
 
@@ -480,7 +479,6 @@ def test_10_000_groups(broker: Broker, client: RawClient) -> None:
     """Made by commits, listed, described, loaded by a successor, deleted."""
     names = [f"{RUN}-many-{number}" for number in range(GROUPS)]
     kib = resident_kib(broker)
-    begin = clock.monotonic()
     for at in range(0, GROUPS, 100):
         for name in names[at : at + 100]:
             row = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
@@ -514,7 +512,6 @@ def test_10_000_groups(broker: Broker, client: RawClient) -> None:
         rows = client.ask("DeleteGroups", 2, body)["results"]
         assert {row["error_code"] for row in rows} == {0}
     assert listed() == set()
-    assert clock.monotonic() - begin < GROUPS_SECONDS_MAX
 
 
 def resident_kib(broker: Broker) -> int:

@@ -111,8 +111,8 @@ def test_produce_is_told_kafkas_times_by_whichever_worker(broker: Broker, client
         alter(admin, {"client-id": name}, "producer_byte_rate", None)
     first = next(n for n, time in enumerate(times) if time)
     assert first == 10_000 // REQUEST_BYTES, "the fifth is the first that is too much"
-    used = Used((first + 1) * REQUEST_BYTES, 10_000).throttle_ms(RATE)
-    assert times[first] == pytest.approx(used, rel=0.2, abs=150)
+    at_once = Used((first + 1) * REQUEST_BYTES, 10_000).throttle_ms(RATE)
+    assert at_once - 1000 < times[first] <= at_once, "less by what a window has gone on"
     assert times[first + 1] > times[first]
     if clients == 1:
         assert took_ms >= times[first], "the next one was not read before"

@@ -1,5 +1,6 @@
 """Rates over windows: against a list model of Kafka's SampledStat and Rate, and over workers."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -129,6 +130,30 @@ def test_throttle_is_the_time_after_which_the_rate_is_within_the_bound() -> None
     assert Used(10_500, 10_000).throttle_ms(1000.0) == 500
     assert Used(1 << 60, 10_000).throttle_ms(float("inf")) == 0
     assert Used(1 << 60, 10_000).throttle_ms(float("nan")) == 0
+
+
+@pytest.mark.parametrize(
+    ("pause_ms", "waits", "told"),
+    [
+        (0, False, [0, 0, 0, 0, 2150, 4580]),
+        (0, True, [0, 0, 0, 0, 2150, 4430]),  # less by 150 ms of a window
+        (125, False, [0, 0, 0, 0, 1650, 3955]),
+        (500, False, [0, 0, 0, 0, 2150, 4080]),
+        (1000, False, [0, 0, 0, 0, 2150, 4580]),
+        (3000, False, [0, 0, 0, 0, 0, 0]),
+    ],
+)
+def test_who_is_over_its_rate_is_told_more_each_time(
+    pause_ms: int, waits: bool, told: list[int]
+) -> None:
+    """Requests of 2,430 bytes at 1,000 a second: over ten whole seconds and what the one of now
+    has gone on, as Kafka counts."""
+    (counts,) = tables(1)
+    now, found = T0, []
+    for _ in told:
+        found.append(counts.record(KEY, 2430, now).throttle_ms(1000.0))
+        now += pause_ms + (found[-1] if waits else 0)
+    assert found == told
 
 
 def test_tables_of_many_windows_stay_small() -> None:
