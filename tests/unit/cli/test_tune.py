@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
+from shmbroker.cli import commands
 from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.tune import command, measuring
 from shmbroker.cli.tune.advice import (
@@ -280,3 +281,22 @@ def test_apply_writes_settings_but_no_commands(tuned):
     assert report["written"] == str(config)
     assert report["backup"] == f"{config}.bak"
     assert config.read_text() == "# ours\nshmbroker.network.workers=4\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--apply",), "--apply needs --config FILE"),
+        (("--config", "nowhere.properties"), "nowhere.properties is not there"),
+        (("--config", "wrong.properties"), NETWORK_WORKERS),
+        (("--data", "/proc/self"), "name another by --data"),
+    ],
+)
+def test_what_can_not_be_done_is_one_sentence(tmp_path, monkeypatch, words, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wrong.properties").write_text("shmbroker.network.workers=many\n")
+    told = CliRunner().invoke(commands.main, ["tune", *words])
+    assert told.exit_code == 1
+    (line,) = told.stderr.splitlines()
+    assert says in line
+    assert told.stdout == ""
