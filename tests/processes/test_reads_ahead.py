@@ -1,11 +1,14 @@
 """A client that reads a partition in large slices: all of it, and nothing that is not there now."""
 
+from contextlib import closing
+
 import pytest
 
+from shmbroker.observe.attach import Attached, attach
 from shmbroker.records.batch import iterate_batches
 from shmbroker.testing.broker import Broker
 from tests.processes.test_delete_records import OUT_OF_RANGE, delete
-from tests.support.acknowledged_load import batch_now
+from tests.support.acknowledged_load import batch_now, wait_until
 from tests.support.raw_client import RawClient
 
 TOPIC = "read-on"
@@ -28,7 +31,16 @@ def read(client: RawClient, offset: int) -> tuple[int, list[int]]:
     return row["error_code"], [header[0] for _, header in iterate_batches(records)]
 
 
-@pytest.mark.parametrize("flags", [(), ("--set", "shmbroker.lend.connections=false")])
+def reads_served(seen: Attached) -> int:
+    """What the I/O worker has found for readers, told ahead or asked for."""
+    (worker,) = seen.observer.look(are_groups_wanted=False).of_role("io-worker")
+    return worker.counted["reads_served"]
+
+
+LENT = pytest.mark.parametrize("flags", [(), ("--set", "shmbroker.lend.connections=false")])
+
+
+@LENT
 def test_all_of_it_in_order(flags: tuple[str, ...]) -> None:
     with Broker(*flags) as broker, RawClient(broker.address) as client:
         filled(client)
@@ -41,16 +53,21 @@ def test_all_of_it_in_order(flags: tuple[str, ...]) -> None:
             assert offsets == list(range(BATCHES))
 
 
-def test_records_that_were_deleted_meanwhile_are_out_of_range() -> None:
+@LENT
+def test_records_that_were_deleted_meanwhile_are_out_of_range(flags: tuple[str, ...]) -> None:
     with (
-        Broker() as broker,
+        Broker(*flags) as broker,
         RawClient(broker.address) as client,
         RawClient(broker.address) as admin,
+        closing(attach(broker.pid)) as seen,
     ):
         filled(client)
+        asked = 0
         for start in range(5, BATCHES - 10, 10):
             for offset in (start, start, start, start + 3):
                 assert read(client, offset) == (0, list(range(offset, offset + 3)))
             assert delete(admin, start + 7, TOPIC)["low_watermark"] == start + 7
             # Told of a moment ago, if anybody was told at all: the disk may have been slow.
             assert read(client, start + 6) == (OUT_OF_RANGE, [])
+            asked += 5
+        wait_until(lambda: reads_served(seen) > asked, "what was told, and not asked for")
