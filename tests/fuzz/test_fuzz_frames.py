@@ -25,6 +25,7 @@ from shmbroker.gateway.event_loop import EventLoop
 from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.listener import Listener
 from shmbroker.gateway.poller import EPOLLIN
+from tests.support.loop_service import LoopService
 
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
 KEYS = (PRODUCE, PRODUCE, PRODUCE, FETCH, METADATA, API_VERSIONS)
@@ -37,10 +38,11 @@ def seeds() -> range:
     return range(int(first), int(last) + 1)
 
 
-class Service:
+class Service(LoopService):
     """Takes requests as the worker does. `pending` waits for `complete`."""
 
     def __init__(self, chance: random.Random) -> None:
+        super().__init__()
         self.chance = chance
         self.submit = dict.fromkeys(KEYS, self._take)
         self.started: list[bytes] = []
@@ -75,29 +77,8 @@ class Service:
         filler = bytes(self.chance.choice((0, 10, 5000)))
         request.response = [struct.pack(">ii", 4 + len(filler), request.correlation_id), filler]
 
-    def now(self) -> float:
-        return 1.0
-
-    def may_accept(self) -> bool:
-        return True
-
-    def holds_back(self, accepted: socket.socket, broker_id: int, address: str) -> bool:
-        return False
-
-    def rest_s(self, listener: Listener) -> float:
-        return 0.0
-
-    def admits(self, address: str, listener: Listener) -> bool:
-        return True
-
-    def on_opened(self, connection: Connection) -> None:
-        pass
-
     def on_closed(self, connection: Connection, reason: str, is_fault: bool) -> None:
         self.closed.append((reason, is_fault))
-
-    def on_left_accepting(self) -> None:
-        pass
 
 
 class Play:

@@ -12,6 +12,7 @@ from shmbroker.gateway.event_loop import EventLoop
 from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.listener import Listener
 from shmbroker.gateway.poller import EPOLLIN
+from tests.support.loop_service import LoopService
 
 KIB, MIB = 1 << 10, 1 << 20
 PRODUCE, METADATA = 0, 3
@@ -19,10 +20,11 @@ BOUND = 2 * MIB
 LIMIT_S = 10.0
 
 
-class Crowd:
+class Crowd(LoopService):
     """A loop, its service, and as many clients as the test wants."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.time = 1000.0
         self.is_open = True
         self.taken: list[int] = []
@@ -32,29 +34,8 @@ class Crowd:
         self.clients: list[socket.socket] = []
 
     # What the loop asks
-    def now(self) -> float:
-        return self.time
-
-    def may_accept(self) -> bool:
-        return True
-
-    def holds_back(self, accepted: socket.socket, broker_id: int, address: str) -> bool:
-        return False
-
-    def rest_s(self, listener: Listener) -> float:
-        return 0.0
-
-    def admits(self, address: str, listener: Listener) -> bool:
-        return True
-
-    def on_opened(self, connection: Connection) -> None:
-        pass
-
     def on_closed(self, connection: Connection, reason: str, is_fault: bool) -> None:
         self.closed[connection] = reason
-
-    def on_left_accepting(self) -> None:
-        pass
 
     def _take(
         self,

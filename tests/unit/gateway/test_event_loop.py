@@ -16,17 +16,17 @@ from shmbroker.gateway.event_loop import EventLoop
 from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.listener import Listener
 from shmbroker.wire.frame import request_frame
+from tests.support.loop_service import LoopService
 
 METADATA = 3
 
 
-class Service:
+class Service(LoopService):
     """Takes requests while `is_open`; they are answered when the test says so."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.is_open = True
-        self.time = 1.0
-        self.rests_s = 0.0
         self.requests: list[Request] = []
         self.closed: list[str] = []
         self.submit = {METADATA: self.on_request}
@@ -47,29 +47,8 @@ class Service:
         self.requests.append(request)
         return True
 
-    def now(self) -> float:
-        return self.time
-
-    def holds_back(self, accepted: socket.socket, broker_id: int, address: str) -> bool:
-        return False
-
-    def rest_s(self, listener: Listener) -> float:
-        return self.rests_s
-
-    def admits(self, address: str, listener: Listener) -> bool:
-        return True
-
-    def may_accept(self) -> bool:
-        return True
-
-    def on_opened(self, connection: Connection) -> None:
-        pass
-
     def on_closed(self, connection: Connection, reason: str, is_fault: bool) -> None:
         self.closed.append(reason)
-
-    def on_left_accepting(self) -> None:
-        pass
 
 
 class Desk:

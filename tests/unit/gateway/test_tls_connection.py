@@ -29,17 +29,18 @@ from shmbroker.log.residency import CANT_SAY
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.wire.frame import request_frame
 from tests.support.certificates import Authority, Signed
+from tests.support.loop_service import LoopService
 
 AUTHORITY = Authority()
 PRODUCE, METADATA = 0, 3
 TURNS_MAX = 1000
 
 
-class Service:
+class Service(LoopService):
     """Takes every request; the test answers."""
 
     def __init__(self) -> None:
-        self.time = 1.0
+        super().__init__()
         self.requests: list[Request] = []
         self.bodies: list[bytes] = []
         self.faults: list[str] = []
@@ -62,29 +63,8 @@ class Service:
         self.bodies.append(bytes(buffer[start:end]))
         return True
 
-    def now(self) -> float:
-        return self.time
-
-    def rest_s(self, listener: Listener) -> float:
-        return 0.0
-
-    def holds_back(self, accepted: socket.socket, broker_id: int, address: str) -> bool:
-        return False
-
-    def admits(self, address: str, listener: Listener) -> bool:
-        return True
-
-    def may_accept(self) -> bool:
-        return True
-
-    def on_opened(self, connection: Connection) -> None:
-        pass
-
     def on_closed(self, connection: Connection, reason: str, is_fault: bool) -> None:
         (self.faults if is_fault else self.closed).append(reason)
-
-    def on_left_accepting(self) -> None:
-        pass
 
 
 class Client:
