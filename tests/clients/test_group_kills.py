@@ -8,7 +8,6 @@ members give away no more than what moves.
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from tests.clients.group_member import LIBRARIES
 from tests.clients.test_group_confluent import committed
 from tests.processes.test_kill_under_load import kill, wait_for_successors
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = (
@@ -162,13 +162,6 @@ class Trickle:
         return self.ends
 
 
-def until(condition: Callable[[], Any], what: Callable[[], Any]) -> None:
-    deadline = clock.monotonic() + PATIENCE_S
-    while not condition():
-        assert clock.monotonic() < deadline, what()
-        clock.sleep(0.02)
-
-
 def wait_for_share(members: list[Member]) -> None:
     """Until they have all partitions between them, each once, and none over one more than another.
 
@@ -185,7 +178,7 @@ def wait_for_share(members: list[Member]) -> None:
         shares = [len(each.owned) for each in members]
         return sorted(owned) == list(range(PARTITIONS)) and max(shares) - min(shares) <= 1
 
-    until(is_shared, lambda: [sorted(each.owned) for each in members])
+    wait_until(is_shared, lambda: [sorted(each.owned) for each in members], PATIENCE_S)
 
 
 def missing(members: list[Member], ends: list[int]) -> dict[int, list[int]]:
@@ -256,11 +249,16 @@ def test_five_processes_see_every_record_whatever_is_killed(library: str) -> Non
             wait_for_share(members)
             ends = load.finish()
             assert min(ends) > 0
-            until(lambda: not missing(everybody, ends), lambda: missing(everybody, ends))
+            wait_until(
+                lambda: not missing(everybody, ends),
+                lambda: missing(everybody, ends),
+                PATIENCE_S,
+            )
             wanted = dict(enumerate(ends))
-            until(
+            wait_until(
                 lambda: committed(broker.address, TOPIC, GROUP) == wanted,
                 lambda: (committed(broker.address, TOPIC, GROUP), wanted),
+                PATIENCE_S,
             )
             for member in members:
                 member.end()

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql.types import StringType, StructType
 
-from shmbroker import clock
 from shmbroker.arrow import write
 from shmbroker.client.producer.producer import Producer
 from shmbroker.errors import Fault
@@ -34,6 +33,7 @@ from shmbroker.spark import sink
 from shmbroker.spark.datasource import ShmbrokerDataSource
 from shmbroker.spark.transactions import driver, sending
 from shmbroker.spark.transactions.messages import FarFault
+from tests.support.waiting import wait_until
 
 SCHEMA = StructType().add("key", StringType()).add("value", StringType())
 PARTITIONS = 3
@@ -312,8 +312,8 @@ def test_a_killed_keeper_loses_its_transaction_and_no_row(
     pid = keeper_of(tmp_path)
     os.kill(pid, signal.SIGKILL)
     # Before the last of its threads has ended, its socket may take a connection, and reset it.
-    wait_until(lambda: ") Z" in Path(f"/proc/{pid}/stat").read_text())
-    wait_until(lambda: len(os.listdir(f"/proc/{pid}/task")) == 1)
+    wait_until(lambda: ") Z" in Path(f"/proc/{pid}/stat").read_text(), "its end", 60)
+    wait_until(lambda: len(os.listdir(f"/proc/{pid}/task")) == 1, "its threads' end", 60)
     with pytest.raises(Fault, match="can't be reached"):
         query.write(writer, 0, 1, values_of(0, 1))
     with pytest.raises(driver.RefusedFault, match="is gone"):
@@ -324,7 +324,9 @@ def test_a_killed_keeper_loses_its_transaction_and_no_row(
     assert query.committed() == values_of(0, 2)
     again = keeper_of(tmp_path)
     shutil.rmtree(tmp_path)
-    wait_until(lambda: ") Z" in Path(f"/proc/{again}/stat").read_text())  # ours to reap
+    wait_until(
+        lambda: ") Z" in Path(f"/proc/{again}/stat").read_text(), "its end", 60
+    )  # ours to reap
 
 
 def test_what_is_open_when_the_driver_is_killed_keeps_no_reader_waiting(
@@ -340,7 +342,7 @@ def test_what_is_open_when_the_driver_is_killed_keeps_no_reader_waiting(
         jvm.kill()
     plain = write(pa.table({"value": ["behind it"]}), query.topic, bootstrap_servers=query.servers)
     assert plain.records == 1
-    wait_until(lambda: query.committed() == ["behind it"])
+    wait_until(lambda: query.committed() == ["behind it"], "the next batch", 60)
 
 
 def test_strangers_and_other_users_are_sent_away(context: Path, servers: str) -> None:
@@ -362,10 +364,3 @@ def keeper_of(directory: Path) -> int:
             if str(directory).encode() in words and b"shmbroker.spark.transactions.keeper" in words:
                 return int(path.parent.name)
     raise AssertionError("no keeper")
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = clock.monotonic() + 60
-    while not holds():
-        assert clock.monotonic() < deadline
-        clock.sleep(0.05)

@@ -10,7 +10,7 @@ import signal
 import pytest
 
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import Load, batch_now, wait_until
+from tests.support.acknowledged_load import batch_now, load_on, wait_until
 from tests.support.raw_client import RawClient
 
 TOPIC = "kills"
@@ -33,14 +33,6 @@ def wait_for_successors(broker: Broker, before: dict[str, int], *titles: str) ->
     wait_until(are_back, f"the successors of {titles}")
 
 
-def load_on(broker: Broker, partitions: int = 3) -> Load:
-    with RawClient(broker.address) as client:
-        client.create_topic(TOPIC, partitions)
-    load = Load(broker.address, TOPIC, partitions)
-    load.wait_for_more()
-    return load
-
-
 @pytest.mark.parametrize(
     ("titles", "flags"),
     [
@@ -58,7 +50,7 @@ def load_on(broker: Broker, partitions: int = 3) -> Load:
 )
 def test_killed_children_lose_nothing_acknowledged(titles: list[str], flags: list[str]) -> None:
     with Broker(*flags) as broker:
-        load = load_on(broker)
+        load = load_on(broker.address, TOPIC)
         for _ in range(3):
             before = broker.children()
             kill(broker, *titles)
@@ -74,7 +66,7 @@ def test_killed_children_lose_nothing_acknowledged(titles: list[str], flags: lis
 @pytest.mark.parametrize("title", ["controller-1", "io-worker-1", "network-worker-1"])
 def test_child_killed_while_it_boots_comes_back(title: str) -> None:
     with Broker() as broker:
-        load = load_on(broker)
+        load = load_on(broker.address, TOPIC)
         for _ in range(3):
             before = broker.children()
             kill(broker, title)

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from perf.plot import panels
 from shmbroker.kernels import native
+from tests.support.waiting import wait_until
 from tests.tidy.sources import ROOT
 
 FIGURES = {"requests_per_s", "p50_us", "p99_us", "p99.9_us", "cpu_us_per_request", "pss_mib"}
@@ -143,22 +143,15 @@ def test_cpu_of_workers_that_end_is_kept():
     words = [sys.executable, "-c", FORGETFUL]
     with subprocess.Popen(words, stdin=subprocess.PIPE) as daemon:
         with closing(session.Cpu(daemon.pid)) as cpu:
-            wait_until(lambda: cpu.spent()[1] >= 0.4)
+            wait_until(lambda: cpu.spent()[1] >= 0.4, "work of its children", 60)
             before = cpu.spent()
             children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children")
             os.kill(int(children.read_text()), signal.SIGKILL)
-            wait_until(lambda: not children.read_text())
+            wait_until(lambda: not children.read_text(), "their end", 60)
             after = cpu.spent()
         daemon.communicate()
     assert after[1] >= before[1] >= 0.4
     assert after[0] >= before[0]
-
-
-def wait_until(is_so):
-    end = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("is_ragged", [False, True])

@@ -13,7 +13,14 @@ from confluent_kafka import Consumer, TopicPartition
 from shmbroker.log.file_names import LOG
 from shmbroker.testing.broker import Broker
 from tests.processes.test_kill_under_load import kill, wait_for_successors
-from tests.support.acknowledged_load import IMPATIENT, Load, batch_now, leader_of, wait_until
+from tests.support.acknowledged_load import (
+    IMPATIENT,
+    Load,
+    batch_now,
+    leader_of,
+    load_on,
+    wait_until,
+)
 from tests.support.raw_client import RawClient
 
 TOPIC = "kept"
@@ -47,14 +54,6 @@ def wait_for_all_in_sync(broker: Broker, topic: str = TOPIC) -> list[dict]:
     return wait_until(all_in_sync, "all replicas to be in sync")
 
 
-def load_on(broker: Broker, partitions: int = 3) -> Load:
-    with RawClient(broker.address) as client:
-        client.create_topic(TOPIC, partitions)
-    load = Load(broker.address, TOPIC, partitions)
-    load.wait_for_more()
-    return load
-
-
 def log_bytes(broker: Broker, node: int, partition: int, topic: str = TOPIC) -> bytes:
     """The batches of a replica: all its segments, without what is allocated ahead."""
     directory = broker.data / f"node-{node}" / f"{topic}-{partition}"
@@ -80,7 +79,7 @@ def assert_replicas_are_equal(broker: Broker, partitions: int = 3) -> None:
 )
 def test_killed_workers_lose_nothing(titles: list[str]) -> None:
     with Broker(*FLAGS) as broker:
-        load = load_on(broker)
+        load = load_on(broker.address, TOPIC)
         for _ in range(3):
             before = broker.children()
             kill(broker, *titles)
@@ -95,7 +94,7 @@ def test_killed_workers_lose_nothing(titles: list[str]) -> None:
 
 def test_brokers_that_are_told_to_stop_one_by_one_hand_over_first() -> None:
     with Broker(*FLAGS) as broker:
-        load = load_on(broker)
+        load = load_on(broker.address, TOPIC)
         for node in NODES:
             before = broker.children()
             title = f"io-worker-{node}"
@@ -112,7 +111,7 @@ def test_brokers_that_are_told_to_stop_one_by_one_hand_over_first() -> None:
 
 def test_leader_that_hangs_is_fenced_and_comes_back_as_follower() -> None:
     with Broker(*FLAGS, *HANGING) as broker:
-        load = load_on(broker, 1)
+        load = load_on(broker.address, TOPIC, 1)
         with RawClient(broker.address) as client:
             leader = partition_rows(client)[0]["leader_id"]
         pid = broker.children()[f"io-worker-{leader}"]
@@ -231,7 +230,7 @@ def test_the_last_replica_that_dies_leads_again_with_all_it_has() -> None:
 
 def test_committed_offsets_survive_their_coordinator() -> None:
     with Broker(*FLAGS, "--set", "offsets.topic.num.partitions=3") as broker:
-        load = load_on(broker)
+        load = load_on(broker.address, TOPIC)
         settings = {
             "bootstrap.servers": broker.address,
             "group.id": "g",
@@ -267,7 +266,7 @@ def test_committed_offsets_survive_their_coordinator() -> None:
 
 def test_a_worker_that_keeps_dying_harms_nobody_and_keeps_its_data() -> None:
     with Broker(*FLAGS) as broker:
-        load = load_on(broker)
+        load = load_on(broker.address, TOPIC)
         for _ in range(4):
             before = broker.children()
             kill(broker, "io-worker-2")
@@ -328,7 +327,7 @@ def test_sequences_of_a_producer_are_known_to_the_next_leader() -> None:
 @pytest.mark.parametrize("is_clean", [True, False], ids=["SIGTERM", "supervisor killed"])
 def test_family_that_ends_under_load_and_starts_again(is_clean: bool) -> None:
     with Broker(*FLAGS) as broker:
-        load = load_on(broker)
+        load = load_on(broker.address, TOPIC)
         if is_clean:
             assert broker.stop() == 0
         else:
@@ -346,7 +345,7 @@ def test_family_that_ends_under_load_and_starts_again(is_clean: bool) -> None:
 @pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
 def test_all_of_it_starts_again(is_clean: bool) -> None:
     with Broker(*FLAGS) as broker:
-        load = load_on(broker)
+        load = load_on(broker.address, TOPIC)
         load.finish()
         if is_clean:
             assert broker.stop() == 0

@@ -16,6 +16,7 @@ from shmbroker.records.batch import control_batch, encode_batch
 from shmbroker.wire import api_keys, codec
 from tests.processes.wire_side import Side
 from tests.support.raw_client import RawClient, batch_of, fetch_body, key_of, produce_body
+from tests.support.waiting import wait_until
 
 Answers = Iterator[tuple[str, Any, Any]]
 SCENARIOS: dict[str, Callable[[Side], Answers]] = {}
@@ -1668,12 +1669,12 @@ class Talk:
 
     def once(self, member_id: str, epoch: int, group_epoch: int) -> Any:
         """What a heartbeat is answered once the group has come to an epoch."""
-        deadline = clock.monotonic() + 20
-        while clock.monotonic() < deadline:
+
+        def has_come() -> bool:
             self.beat(member_id, epoch)
-            if self.described(1)["groups"][0].get("group_epoch") == group_epoch:
-                break
-            clock.sleep(0.02)
+            return self.described(1)["groups"][0].get("group_epoch") == group_epoch
+
+        wait_until(has_come, f"group epoch {group_epoch}", 20)
         return self.beat(member_id, epoch)
 
     def owns(self, topic: str, *partitions: int) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from shmbroker.records.batch import iterate_batches
 from tests.processes.wire_cases import Answers, by_id, scenario, versions
 from tests.processes.wire_side import Side
 from tests.support.raw_client import RawClient, batch_of, fetch_body, produce_body
+from tests.support.waiting import wait_until
 
 PATIENCE_S = 20.0
 AGAIN = (3, 6, 14, 15, 16, 51)
@@ -338,13 +339,11 @@ def offsets_of_transactions(side: Side) -> Answers:
 def wait_for_end(one: Producer) -> None:
     """Until its transaction is complete."""
 
-    def is_ending() -> bool:
+    def has_ended() -> bool:
         found = one.side.ask("DescribeTransactions", 0, {"transactional_ids": [one.name]})
-        return found["transaction_states"][0]["transaction_state"].startswith("Prepare")
+        return not found["transaction_states"][0]["transaction_state"].startswith("Prepare")
 
-    deadline = clock.monotonic() + PATIENCE_S
-    while is_ending() and clock.monotonic() < deadline:
-        clock.sleep(0.02)
+    wait_until(has_ended, "the end of a transaction", PATIENCE_S)
 
 
 @scenario

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from test_spark_source import assert_exactly, create, produce
 
-from shmbroker import clock
 from shmbroker.testing.broker import Broker
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(
     "SHMBROKER_SPARK_ALL" not in os.environ, reason="starts Java twice more"
@@ -58,11 +58,12 @@ def test_a_killed_driver_is_resumed_exactly_once(
     commits = tmp_path / "checkpoint" / "commits"
     first = start(text)
     try:
-        deadline = clock.monotonic() + 300
-        while len(list(commits.glob("[0-9]*"))) < 3:
-            assert first.poll() is None
-            assert clock.monotonic() < deadline
-            clock.sleep(0.02)
+        wait_until(
+            lambda: first.poll() is not None or len(list(commits.glob("[0-9]*"))) >= 3,
+            "three batches",
+            300,
+        )
+        assert first.poll() is None
     finally:
         os.killpg(first.pid, signal.SIGKILL)
         first.wait()

@@ -6,7 +6,6 @@ number is in its partition, once, and the numbers of a partition rise.
 """
 
 import threading
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ from shmbroker import clock
 from shmbroker.records.batch import iterate_batches, iterate_records
 from shmbroker.wire import error_codes
 from tests.support.raw_client import RawClient, batch_of
+from tests.support.waiting import wait_until
 
 IN_FLIGHT_MAX = 2000
 PAUSE_S = 0.005
@@ -30,18 +30,6 @@ IMPATIENT = {
     "log_level": 0,
 }
 """Settings of librdkafka that shorten its waits after a fault."""
-
-
-def wait_until(
-    condition: Callable[[], Any], what: str, timeout: float = 30.0, between: float = 0.01
-) -> Any:
-    """The first true value of `condition`, asked every `between` seconds; AssertionError naming
-    `what` if there is none."""
-    deadline = clock.monotonic() + timeout
-    while not (found := condition()):
-        assert clock.monotonic() < deadline, f"waited {timeout:.0f} s for {what}"
-        clock.sleep(between)
-    return found
 
 
 class Load:
@@ -106,6 +94,15 @@ class Load:
             assert not lost, f"partition {partition} lost {len(lost)}, the first is {min(lost)}"
             assert len(numbers) == len(set(numbers)), f"partition {partition} has duplicates"
             assert numbers == sorted(numbers), f"partition {partition} is out of order"
+
+
+def load_on(address: str, topic: str, partitions: int = 3) -> Load:
+    """One that is under way, on a topic that is new."""
+    with RawClient(address) as client:
+        client.create_topic(topic, partitions)
+    load = Load(address, topic, partitions)
+    load.wait_for_more()
+    return load
 
 
 def batch_now(*values: bytes, **more: Any) -> bytes:
