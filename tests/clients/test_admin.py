@@ -18,9 +18,6 @@ from confluent_kafka.admin import (
 
 from shmbroker import clock
 
-# kafka-python reads its schemas by a call that Python deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
-
 PATIENCE_S = 20.0
 
 

@@ -28,9 +28,6 @@ from tests.clients.test_group_behaviour import FLAGS, PATIENCE_S, fill, read_unt
 from tests.clients.test_group_confluent import committed
 from tests.support.raw_client import RawClient
 
-# kafka-python reads its schemas by a call that Python deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
-
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Broker]:

@@ -22,8 +22,6 @@ from shmbroker.arrow import ClusterFault, DeliveryFault, Producer, write
 from shmbroker.errors import ConfigFault
 from shmbroker.testing.broker import Broker
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
-
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TIME_MS = 1_700_000_000_000

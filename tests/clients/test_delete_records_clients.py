@@ -9,9 +9,6 @@ import pytest
 from tests.support.acknowledged_load import batch_now
 from tests.support.raw_client import RawClient
 
-# kafka-python reads its schemas by a call that Python deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
-
 COUNT = 10
 
 

@@ -12,9 +12,6 @@ import pytest
 
 from shmbroker import clock
 
-# kafka-python reads its schemas by a call that Python deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
-
 COMPRESSIONS = ["none", "gzip", "snappy", "lz4", "zstd"]
 LARGE = b"0123456789abcdef" * (900 * 64)  # 900 KiB
 REQUEST_BYTES_MAX = 2_000_000

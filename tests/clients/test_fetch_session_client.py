@@ -8,9 +8,6 @@ from shmbroker import clock
 from tests.support.acknowledged_load import batch_now
 from tests.support.raw_client import RawClient
 
-# kafka-python reads its schemas by a call that Python deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
-
 PARTITIONS = 40
 PATIENCE_S = 30.0
 

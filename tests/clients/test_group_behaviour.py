@@ -13,9 +13,6 @@ from tests.clients.group_consumers import LIBRARIES, Reset
 from tests.clients.test_group_confluent import committed
 from tests.support.raw_client import RawClient, batch_of
 
-# kafka-python reads its schemas by a call that Python deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
-
 FLAGS = (
     "--set", "group.initial.rebalance.delay.ms=0",
     "--set", "group.min.session.timeout.ms=1000",
