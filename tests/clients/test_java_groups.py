@@ -19,8 +19,8 @@ from shmbroker import clock
 from shmbroker.testing.broker import Broker
 from tests.clients.test_group_behaviour import PATIENCE_S
 from tests.processes.test_kafka_tools import NEEDS_KAFKA_TOOLS, TOOLS, run
-from tests.support.acknowledged_load import wait_until
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 pytestmark = NEEDS_KAFKA_TOOLS
 

@@ -20,8 +20,8 @@ from shmbroker.client.producer import sending
 from shmbroker.client.producer.delivery import Identity
 from shmbroker.client.producer.written import Stored, stored_by
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import wait_until
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 ME = Identity(1 << 62 | 5, 3)
 ROWS = [(b"k%d" % (n % 5) if n % 3 else None, b"%d" % (n % 40)) for n in range(400)]

@@ -17,8 +17,8 @@ from shmbroker.testing.broker import Broker
 from shmbroker.wire import error_codes
 from tests.clients.test_admin import error_of, result_of
 from tests.clients.test_group_behaviour import FLAGS, PATIENCE_S
-from tests.support.acknowledged_load import wait_until
 from tests.support.raw_client import RawClient, batch_of
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

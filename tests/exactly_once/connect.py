@@ -10,7 +10,7 @@ from shmbroker.testing.broker import free_ports
 from tests.exactly_once.java import java
 from tests.exactly_once.records import Place, Record
 from tests.exactly_once.topics import IN, OUT
-from tests.support.acknowledged_load import wait_until
+from tests.support.waiting import wait_until
 
 FILES = 6
 TURN_S = 0.05

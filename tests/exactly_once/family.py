@@ -18,7 +18,7 @@ from random import Random
 
 from shmbroker import clock
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import wait_until
+from tests.support.waiting import wait_until
 
 FLAGS = (
     "--replicas", "3", "--controllers", "3",

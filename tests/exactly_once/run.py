@@ -18,8 +18,8 @@ from tests.exactly_once.judging import Anomalies
 from tests.exactly_once.records import Feeder, Place, Reader, Record, read_all
 from tests.exactly_once.report import Report
 from tests.exactly_once.topics import AUDIT, BUCKETS, GROUP, IN, LATEST, OUT, PARTITIONS, SUMS
-from tests.support.acknowledged_load import wait_until
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 Seen = dict[Place, list[Record]]
 

@@ -21,8 +21,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from shmbroker import clock
 from shmbroker.testing.broker import Broker
 from tests.histories.checker import History
-from tests.support.acknowledged_load import IMPATIENT, wait_until
+from tests.support.acknowledged_load import IMPATIENT
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 TOPIC = "history"
 PARTITIONS = 3

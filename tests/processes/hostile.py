@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.acknowledged_load import batch_now
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 COUNTED_LINE = re.compile(r"network-worker-\d \d+ more like this: ")
 OPENED_LINE = re.compile(r"network-worker-\d (a|the) connection of ")

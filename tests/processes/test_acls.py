@@ -18,8 +18,9 @@ from shmbroker.wire.error_codes import (
     NONE,
     TOPIC_AUTHORIZATION_FAILED,
 )
-from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.acknowledged_load import batch_now
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 JUDGED = ("--set", f"authorizer.class.name={STANDARD_AUTHORIZER}")
 OPEN = ("--set", "super.users=User:ANONYMOUS")

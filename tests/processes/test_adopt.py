@@ -20,8 +20,8 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from shmbroker import clock
 from shmbroker.testing.broker import QUICK, Broker, free_ports
-from tests.support.acknowledged_load import wait_until
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.oracle,

@@ -7,8 +7,9 @@ from typing import Any
 from shmbroker.settings.table import STANDARD_AUTHORIZER
 from shmbroker.testing.broker import Broker
 from shmbroker.wire.error_codes import NONE, TOPIC_AUTHORIZATION_FAILED
-from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.acknowledged_load import batch_now
 from tests.support.scram_client import ScramClient
+from tests.support.waiting import wait_until
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 SETTINGS = {

@@ -26,8 +26,9 @@ from shmbroker.tier.object_store import StoreFault
 from shmbroker.tools.log_files import read_batches
 from shmbroker.tools.log_verify import verify
 from tests.processes import test_compaction
-from tests.support.acknowledged_load import Load, batch_now, read_numbers, wait_until
+from tests.support.acknowledged_load import Load, batch_now, read_numbers
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 SMALL = {"segment_bytes": "1048576", "file_delete_delay_ms": "0"}
 OFTEN = ("--set", "log.retention.check.interval.ms=100")

@@ -18,8 +18,9 @@ import pytest
 from shmbroker.extras import LIBRARIES
 from shmbroker.testing.broker import Broker
 from shmbroker.wire import error_codes
-from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.acknowledged_load import batch_now
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 OPTIONAL = {

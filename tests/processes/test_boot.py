@@ -17,8 +17,9 @@ from shmbroker.processes import held_directory
 from shmbroker.processes.held_directory import LOCK_FILE, InUseYet
 from shmbroker.processes.supervisor import EXIT_CHILD_BOOT, EXIT_CONFIG, EXIT_IN_USE
 from shmbroker.testing.broker import Broker, free_ports
-from tests.support.acknowledged_load import batch_now, read_values, wait_until
+from tests.support.acknowledged_load import batch_now, read_values
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 TOPIC = "boots"
 PID_OF_NOBODY = 2**22 + 1

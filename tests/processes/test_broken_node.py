@@ -14,8 +14,9 @@ import pytest
 from shmbroker.log.meta_properties import FILE_NAME
 from shmbroker.processes.supervisor import EXIT_CONFIG
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import batch_now, leader_of, read_values, wait_until
+from tests.support.acknowledged_load import batch_now, leader_of, read_values
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 FLAGS = ("--replicas", "3", "--controllers", "3")
 TOPIC = "three"

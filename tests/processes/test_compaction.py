@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from shmbroker.arrow import read
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import wait_until
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 TOPIC = "latest"
 QUICK = ("--set", "log.cleaner.backoff.ms=200")

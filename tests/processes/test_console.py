@@ -13,9 +13,9 @@ import pytest
 from shmbroker import clock
 from shmbroker.console.record_pages import STREAMS_MAX
 from shmbroker.records.batch import encode_batch
-from tests.support.acknowledged_load import wait_until
 from tests.support.console_family import HOSTILE, Shown, browser, fill
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 TOPIC = "seen"
 

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.acknowledged_load import batch_now
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 KILLS = int(os.environ.get("SHMBROKER_CONTROLLER_KILLS", "3"))
 NONE = 0

@@ -9,9 +9,10 @@ import pytest
 from shmbroker.testing.broker import Broker
 from shmbroker.wire import error_codes
 from tests.processes.test_replicas import wait_for_all_in_sync
-from tests.support.acknowledged_load import batch_now, leader_of, read_values, wait_until
+from tests.support.acknowledged_load import batch_now, leader_of, read_values
 from tests.support.preloaded import preload
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 NOT_LEADER = 6
 STORAGE_ERROR = 56

@@ -17,7 +17,7 @@ from shmbroker.records.batch_layout import ATTRIBUTES_POSITION, LOG_OVERHEAD
 from shmbroker.testing.broker import Broker
 from shmbroker.wire import error_codes
 from tests.support import damaged_directory as directory
-from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.acknowledged_load import batch_now
 from tests.support.damaged_directory import (
     IN_SEGMENT,
     RECORDS,
@@ -27,6 +27,7 @@ from tests.support.damaged_directory import (
     value_of,
 )
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 LAST = RECOVERY_POINT
 SEGMENTS = range(0, RECORDS, IN_SEGMENT)

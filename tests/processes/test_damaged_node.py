@@ -13,7 +13,7 @@ import pytest
 from shmbroker.log.checkpoints import CLEANER, HIGH_WATERMARK, LOG_START_OFFSET, RECOVERY_POINT
 from shmbroker.log.log_directory import CLEAN_SHUTDOWN
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import batch_now, read_values, wait_until
+from tests.support.acknowledged_load import batch_now, read_values
 from tests.support.damaged_directory import (
     RECORDS,
     TOPIC,
@@ -30,6 +30,7 @@ from tests.support.damaged_directory import (
     zero,
 )
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 METADATA = "__cluster_metadata-0"
 MARKS = {".swap", ".deleted", ".cleaned", ".tmp"}

@@ -13,9 +13,9 @@ from shmbroker.records.batch import iterate_batches
 from shmbroker.testing.broker import Broker
 from shmbroker.wire import error_codes
 from tests.processes.wire_cases_transactions import patiently
-from tests.support.acknowledged_load import wait_until
 from tests.support.damaged_directory import forget_clean_stop
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 PARTITION = 7
 NAMES = list(

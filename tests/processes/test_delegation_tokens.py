@@ -30,9 +30,9 @@ from shmbroker.wire.error_codes import (
     NONE,
     SASL_AUTHENTICATION_FAILED,
 )
-from tests.support.acknowledged_load import wait_until
 from tests.support.raw_client import RawClient
 from tests.support.scram_client import DIGESTS, SaslRefused, ScramClient
+from tests.support.waiting import wait_until
 
 USERS = ("admin", "alice", "bob", "carol", "dave")
 PASSWORDS = " ".join(f'user_{user}="{user}-secret"' for user in USERS)

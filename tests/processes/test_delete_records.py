@@ -7,8 +7,9 @@ from typing import Any
 
 from shmbroker.log.checkpoints import LOG_START_OFFSET, read_offsets
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.acknowledged_load import batch_now
 from tests.support.raw_client import RawClient, fetch_body
+from tests.support.waiting import wait_until
 
 TOPIC = "deleted"
 OUT_OF_RANGE = 1

@@ -16,8 +16,9 @@ import pytest
 from shmbroker.testing.broker import Broker
 from tests.processes.test_replicas import TOPIC as REPLICATED
 from tests.processes.test_replicas import partition_rows_of, wait_for_all_in_sync
-from tests.support.acknowledged_load import batch_now, read_values, wait_until
+from tests.support.acknowledged_load import batch_now, read_values
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 TOPIC = "disks"
 DISK_BYTES = 12 << 20

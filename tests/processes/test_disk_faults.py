@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import batch_now, read_some, wait_until
+from tests.support.acknowledged_load import batch_now, read_some
 from tests.support.preloaded import preload
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 STORAGE_ERROR = 56
 FAILING_WRITES = r"""

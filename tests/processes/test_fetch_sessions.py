@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.acknowledged_load import batch_now
 from tests.support.raw_client import RawClient, fetch_body
+from tests.support.waiting import wait_until
 
 MANY = 600
 NOT_LEADER = 6

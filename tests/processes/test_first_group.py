@@ -2,8 +2,8 @@
 
 from shmbroker.testing.broker import Broker
 from shmbroker.wire import error_codes
-from tests.support.acknowledged_load import wait_until
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 GROUP_TOPIC = {"topics": [{"name": "__consumer_offsets"}], "allow_auto_topic_creation": False}
 

@@ -16,8 +16,8 @@ from shmbroker.testing.broker import Broker
 from shmbroker.wire import error_codes
 from shmbroker.wire.primitives import uvarint
 from tests.processes.test_kill_under_load import kill, wait_for_successors
-from tests.support.acknowledged_load import wait_until
 from tests.support.raw_client import RawClient, batch_of
+from tests.support.waiting import wait_until
 
 IS_OURS = "KAFKA_ORACLE" not in os.environ
 ours_only = pytest.mark.skipif(not IS_OURS, reason="needs a broker with settings of its own")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from shmbroker.testing.broker import Broker
 from shmbroker.wire.frame import request_frame
-from tests.support.acknowledged_load import wait_until
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 COUNT = 2000
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from shmbroker.processes.supervisor import EXIT_UNCLEAN
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import batch_now, read_values, wait_until
+from tests.support.acknowledged_load import batch_now, read_values
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 TOPIC = "hangs"
 QUICK = ("--set", "shmbroker.watchdog.warn.ms=2000", "--set", "shmbroker.watchdog.kill.ms=3000")

@@ -17,8 +17,9 @@ from shmbroker.testing.broker import Broker
 from shmbroker.wire import api_keys
 from shmbroker.wire.primitives import uvarint
 from tests.processes.hostile import TOPIC, Besieged
-from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.acknowledged_load import batch_now
 from tests.support.raw_client import RawClient, fetch_body, key_of, produce_body
+from tests.support.waiting import wait_until
 
 MIB = 1 << 20
 GROWTH_BYTES_MAX = 64 * MIB

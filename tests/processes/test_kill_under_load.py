@@ -10,8 +10,9 @@ import signal
 import pytest
 
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import batch_now, load_on, wait_until
+from tests.support.acknowledged_load import batch_now, load_on
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 TOPIC = "kills"
 

@@ -9,8 +9,9 @@ from random import Random
 from shmbroker.testing.broker import Broker
 from shmbroker.wire import codec
 from shmbroker.wire.frame import request_frame
-from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.acknowledged_load import batch_now
 from tests.support.raw_client import RawClient, produce_body
+from tests.support.waiting import wait_until
 
 TOPIC = "lent"
 

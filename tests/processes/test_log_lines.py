@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from shmbroker.cli.commands import main
 from shmbroker.logs import LOGGERS
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import wait_until
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 LOGGER = 8
 SET, DELETE = 0, 1

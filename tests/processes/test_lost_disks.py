@@ -14,8 +14,9 @@ from tests.processes.test_replicas import (
     partition_rows_of,
     wait_for_all_in_sync,
 )
-from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.acknowledged_load import batch_now
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 FLAGS = ("--replicas", "3", "--controllers", "3")
 PARTITIONS = 3

@@ -4,9 +4,9 @@ from perf import family
 from shmbroker.ipc.passed_files import FILES_MAX
 from shmbroker.log.descriptors import Descriptors
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import wait_until
 from tests.support.many_segments import BATCHES, fill
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 NOW_MS = 1_700_000_000_000
 PARTITIONS, SEGMENTS = 200, 20

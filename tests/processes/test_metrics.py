@@ -14,8 +14,9 @@ import pytest
 from shmbroker.metrics.catalogue import CATALOGUE
 from shmbroker.processes.supervisor import EXIT_CONFIG
 from shmbroker.testing.broker import Broker, free_ports
-from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.acknowledged_load import batch_now
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 pytest.importorskip("prometheus_client")
 

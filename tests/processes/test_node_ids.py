@@ -15,8 +15,9 @@ from confluent_kafka import Consumer, TopicPartition
 
 from shmbroker.processes.supervisor import EXIT_CONFIG
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import batch_now, leader_of, read_values, wait_until
+from tests.support.acknowledged_load import batch_now, leader_of, read_values
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 FLAGS = ("--node-id", "0", "--replicas", "3", "--controllers", "3")
 TOPIC = "ids"

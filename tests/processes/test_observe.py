@@ -7,8 +7,9 @@ from pathlib import Path
 from shmbroker.observe.attach import attach, find, running
 from shmbroker.observe.snapshot import RUNNING, Snapshot
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.acknowledged_load import batch_now
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 TOPIC = "seen"
 

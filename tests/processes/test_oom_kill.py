@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import Load, wait_until
+from tests.support.acknowledged_load import Load
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 TOPIC = "memory"
 ROOM = 48 << 20

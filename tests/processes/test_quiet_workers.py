@@ -5,8 +5,9 @@ import os
 import pytest
 
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.acknowledged_load import batch_now
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 TOPIC = "shared"
 CORES = os.sched_getaffinity(0)

@@ -8,8 +8,9 @@ from shmbroker.observe.attach import Attached, attach
 from shmbroker.records.batch import iterate_batches
 from shmbroker.testing.broker import Broker
 from tests.processes.test_delete_records import OUT_OF_RANGE, delete
-from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.acknowledged_load import batch_now
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 TOPIC = "read-on"
 BATCHES = 60

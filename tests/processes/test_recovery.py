@@ -9,8 +9,9 @@ import pytest
 from shmbroker.processes.shared_resources import region_prefix
 from shmbroker.processes.supervisor import EXIT_CHILD_BOOT
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import Load, batch_now, read_values, wait_until
+from tests.support.acknowledged_load import Load, batch_now, read_values
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 TOPIC = "recoveries"
 SHARED_MEMORY = "/dev/shm"

@@ -7,8 +7,8 @@ import socket
 from pathlib import Path
 
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import wait_until
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 TOPIC = "reloaded"
 LIMIT = "max.connections.per.ip"

@@ -7,8 +7,9 @@ from confluent_kafka import Consumer, TopicPartition
 
 from shmbroker.testing.broker import Broker
 from tests.processes.test_kill_under_load import kill
-from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.acknowledged_load import batch_now
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -13,15 +13,9 @@ from confluent_kafka import Consumer, TopicPartition
 from shmbroker.log.file_names import LOG
 from shmbroker.testing.broker import Broker
 from tests.processes.test_kill_under_load import kill, wait_for_successors
-from tests.support.acknowledged_load import (
-    IMPATIENT,
-    Load,
-    batch_now,
-    leader_of,
-    load_on,
-    wait_until,
-)
+from tests.support.acknowledged_load import IMPATIENT, Load, batch_now, leader_of, load_on
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 TOPIC = "kept"
 FLAGS = ("--replicas", "3", "--set", "broker.session.timeout.ms=2000")

@@ -13,14 +13,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from shmbroker.testing.broker import Broker
 from tests.processes import test_controllers_home
 from tests.processes.test_controllers_home import kafka, retention, topics
-from tests.support.acknowledged_load import (
-    IMPATIENT,
-    batch_now,
-    leader_of,
-    read_numbers,
-    wait_until,
-)
+from tests.support.acknowledged_load import IMPATIENT, batch_now, leader_of, read_numbers
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 pytestmark = [*test_controllers_home.pytestmark, pytest.mark.timeout(1500)]
 FLAGS = ("--replicas", "3", "--controllers", "3")

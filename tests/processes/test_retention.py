@@ -4,8 +4,8 @@ from pathlib import Path
 
 from shmbroker.records.batch import encode_batch
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import wait_until
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 BATCH = encode_batch([(1, b"key", b"value", ())] * 2)
 FIRST = "00000000000000000000"

@@ -11,8 +11,8 @@ from shmbroker.records.batch import encode_batch
 from shmbroker.spark import driver, options
 from shmbroker.spark.reading import reading_of
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import wait_until
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 BATCH = encode_batch([(1, b"key", b"v" * 150_000, ())] * 4)  # two would not fit into a segment
 COUNT = 40

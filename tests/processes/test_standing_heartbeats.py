@@ -9,8 +9,8 @@ import pytest
 from shmbroker import clock
 from shmbroker.testing.broker import Broker
 from shmbroker.wire import error_codes
-from tests.support.acknowledged_load import wait_until
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 SESSION_MS = 1000
 FLAGS = ("--set", "group.initial.rebalance.delay.ms=0", "--set", "group.min.session.timeout.ms=100")

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from shmbroker.cli.commands import main
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import wait_until
+from tests.support.waiting import wait_until
 
 pytest.importorskip("confluent_kafka")
 

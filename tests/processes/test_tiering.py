@@ -22,8 +22,9 @@ from shmbroker.testing.broker import Broker
 from shmbroker.tier.manifest import split_key
 from shmbroker.tier.object_store import ObjectStore, open_store
 from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR
-from tests.support.acknowledged_load import Load, read_numbers, wait_until
+from tests.support.acknowledged_load import Load, read_numbers
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 from tests.unit.tier.conftest import s3_endpoint  # noqa: F401
 
 TOPIC = "old"

@@ -22,9 +22,10 @@ from shmbroker.cli.doctor.gather_cluster import certificates
 from shmbroker.settings.table import STANDARD_AUTHORIZER
 from shmbroker.testing.broker import Broker
 from shmbroker.wire.error_codes import NONE, TOPIC_AUTHORIZATION_FAILED
-from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.acknowledged_load import batch_now
 from tests.support.certificates import Authority, Signed
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 AUTHORITY = Authority()
 SSL, MUTUAL, LOGIN = 1, 2, 3

@@ -33,8 +33,8 @@ from tests.processes.test_delegation_tokens import (
     seen,
     user,
 )
-from tests.support.acknowledged_load import wait_until
 from tests.support.scram_client import DIGESTS
+from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.oracle,

@@ -21,9 +21,9 @@ from shmbroker.arrow import Producer as ArrowProducer
 from shmbroker.testing.broker import Broker
 from tests.clients.test_transactions import committed, read_committed
 from tests.processes.test_kill_under_load import kill, wait_for_successors
-from tests.support.acknowledged_load import wait_until
 from tests.support.raw_client import RawClient
 from tests.support.transactional_producer import Refused, TransactionalProducer
+from tests.support.waiting import wait_until
 
 TOPIC = "kills"
 PARTITIONS = 4

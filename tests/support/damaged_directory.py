@@ -19,8 +19,8 @@ from shmbroker.log.file_names import PARTITION_METADATA
 from shmbroker.log.log_directory import CLEAN_SHUTDOWN
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import wait_until
 from tests.support.raw_client import RawClient, batch_of
+from tests.support.waiting import wait_until
 
 TOPIC = "hurt"
 SEGMENTS = 3

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shmbroker.testing.broker import free_ports
-from tests.support.acknowledged_load import wait_until
+from tests.support.waiting import wait_until
 
 WHEELS = os.environ.get("SHMBROKER_WHEELS")
 """Where the wheels are; without it this is no such machine."""

@@ -11,9 +11,10 @@ import pytest
 from shmbroker.clock import now_ms
 from shmbroker.records.batch import encode_batch
 from shmbroker.spark import java_home
-from tests.support.acknowledged_load import read_values, wait_until
+from tests.support.acknowledged_load import read_values
 from tests.support.raw_client import RawClient
 from tests.support.systemd_machine import COMMAND, DATA, PREFIX, Journal, Machine, run
+from tests.support.waiting import wait_until
 
 pytest.importorskip("pyspark")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from tests.support.acknowledged_load import batch_now, read_values, wait_until
+from tests.support.acknowledged_load import batch_now, read_values
 from tests.support.raw_client import RawClient
 from tests.support.systemd_machine import (
     COMMAND,
@@ -29,6 +29,7 @@ from tests.support.systemd_machine import (
     newer,
     run,
 )
+from tests.support.waiting import wait_until
 
 TOPIC = "served"
 EXPOSURE_MAX = 1.4

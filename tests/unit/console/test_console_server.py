@@ -7,7 +7,7 @@ import pytest
 
 from shmbroker import clock
 from shmbroker.console.server import BODY_MAX, HEADERS, REQUEST_S, Server
-from tests.support.acknowledged_load import wait_until
+from tests.support.waiting import wait_until
 from tests.unit.console.test_api import CONSOLE
 
 

@@ -7,7 +7,7 @@ from http.client import HTTPConnection
 import pytest
 
 from shmbroker.metrics.server import THREADS_MAX, Pages, Server
-from tests.support.acknowledged_load import wait_until
+from tests.support.waiting import wait_until
 
 
 class Served:

@@ -13,7 +13,7 @@ import pytest
 
 from shmbroker.errors import ConfigFault
 from shmbroker.spark import worker
-from tests.support.acknowledged_load import wait_until
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
