@@ -88,7 +88,9 @@ def flush_targets(log: PartitionLog) -> Flush:
     paths += log.snapshots.paths_from(log.recovery_point)
     if paths:
         # An epoch without a batch needs no file: most partitions of an install are empty.
-        log.leader_epochs.write()
+        fault = log.leader_epochs.write()
+        if fault is not None:
+            raise fault
     if log.leader_epochs.is_flush_needed:
         paths.append(log.leader_epochs.path)
     if log.are_names_new or log.leader_epochs.is_flush_needed:

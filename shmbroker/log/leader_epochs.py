@@ -68,17 +68,19 @@ class LeaderEpochs:
             starts.append(start)
         self._epochs, self._starts = epochs, starts
 
-    def write(self) -> None:
-        """Write the file, if it is behind. After a refusal it stays behind, for the next try."""
+    def write(self) -> StorageFault | None:
+        """Write the file, if it is behind. After a refusal it stays behind, for the next try: the
+        fault."""
         if self.is_written:
-            return
+            return None
         lines = [f"{epoch} {start}" for epoch, start in self.entries]
         self.is_flush_needed = True
         try:
             write_file(self._path, encode_entries(lines), is_synced=False)
             self.is_written = True
-        except StorageFault:
-            pass
+        except StorageFault as fault:
+            return fault
+        return None
 
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Note that `epoch` begins at `start_offset`; True if that is news.

@@ -4,11 +4,12 @@ import gc
 import itertools
 import os
 import resource
+from pathlib import Path
 
 import pytest
 
 from shmbroker.errors import CorruptFault, StorageFault
-from shmbroker.log import segment_space
+from shmbroker.log import leader_epochs, segment_space
 from shmbroker.log.config import LogConfig
 from shmbroker.log.descriptors import Descriptors
 from shmbroker.log.faults import DiskFullFault
@@ -645,6 +646,24 @@ def test_what_a_refused_flush_was_to_cover_the_next_one_covers(opened, monkeypat
     due = {f"{0:020d}.log", f"{2:020d}.log", "leader-epoch-checkpoint", "t-0"}
     assert due <= set(begin_flush(log)[0])
     assert not due & set(begin_flush(log)[0]) - {f"{2:020d}.log"}
+
+
+def test_records_are_not_durable_before_their_epoch_is_in_its_file(opened, monkeypatch):
+    def refuse(path, *arguments, **options):
+        raise StorageFault(f"can't write {path}")
+
+    log = opened()
+    fill(log, 1)
+    log.flush()
+    with monkeypatch.context() as patch:
+        patch.setattr(leader_epochs, "write_file", refuse)
+        append(log, batch_of(), epoch=7)
+        with pytest.raises(StorageFault, match="leader-epoch-checkpoint"):
+            log.flush()
+        assert log.recovery_point == 1
+    log.flush()
+    assert log.recovery_point == log.log_end_offset
+    assert "7 1" in Path(log.leader_epochs.path).read_text()
 
 
 def test_what_changes_while_a_flush_is_under_way_is_for_the_next(opened):
