@@ -85,9 +85,9 @@ class ActiveController:
     def __init__(self, log: DecisionLog) -> None:
         self.log = log
         self.observers: Callable[[int], list[Replica]] = lambda _now_ms: []
-        """Who follows the metadata log without a vote, as of now."""
+        """Give the replicas that follow the metadata log without a vote, at this time."""
         self.on_log_levels: Callable[[Mapping[str, str | None]], None] = lambda _changes: None
-        """Told which loggers get which level; None: the one that is configured."""
+        """Called with the loggers whose level changes; None: the level that is configured."""
         self.token_rules = TokenRules.of(log.config, os.environ)
         self.membership = Membership(log)
         self.told_ends = ToldEnds(log, self.membership.doubts)
@@ -163,8 +163,8 @@ class ActiveController:
         identity: Identity = OF_FAMILY,
         mutations: Mutations = UNBOUNDED,
     ) -> Generator[None, None, dict[str, Any]]:
-        """The same, some 20 ms at most between two yields. Others' decisions may come there: what
-        they would have changed in this one is decided anew."""
+        """Do what `handle` does, some 20 ms at most between two yields. Others' decisions may come
+        there: what they would have changed in this one is decided again."""
         served = SERVED[api_name]
         while True:
             before = self.image

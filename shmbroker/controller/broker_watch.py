@@ -33,7 +33,7 @@ AWAY_S = 1.0
 """A controller that has not looked for so long was not let run, and the brokers perhaps neither."""
 
 DISK_LOOK_S = 1.0
-"""Between two looks at what the brokers say of their disks."""
+"""The time between two looks at what the brokers say of their disks."""
 
 EVERYTHING = 1 << 62
 """An offset beyond all others."""

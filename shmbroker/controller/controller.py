@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOK_S = 0.1
-"""Between two looks at the brokers' signs of life, at least."""
+"""The least time between two looks at the brokers' signs of life."""
 
 REST_S = 0.5
 """The longest rest between two turns."""
@@ -69,7 +69,7 @@ STOP_WAIT_S = 2.0
 """How long a voter that stops waits for the others to have what it has."""
 
 STOP_LOOK_S = 0.05
-"""Between two looks at how far they are."""
+"""The time between two looks at how far the others are."""
 
 ABSENT_WAIT_S = 10.0
 """How long those who may have lost records wait for brokers that do not register at all, before it
@@ -77,7 +77,7 @@ is decided without them who leads. One that starts registers within a second."""
 
 
 class Family(NamedTuple):
-    """Whom a controller has to do with."""
+    """The processes that a controller has to do with."""
 
     brokers: Mapping[int, int]
     """Slots of the I/O workers, by broker id."""
@@ -115,7 +115,7 @@ class Controller:
         self.is_over = False
         self.active: ActiveController | None = None
         self.active_epoch = 0
-        """In which `active` is what it is."""
+        """The epoch in which `active` was made."""
         self.fault: StorageFault | None = None
         """A fault of the disk; the turn ends with it."""
         self.follower = MetadataFollower(MetadataLogReader(voter.directory), cluster_id)
@@ -230,7 +230,7 @@ class Controller:
         return had_work
 
     def _look_at_voters(self) -> None:
-        """Whose process has died since the last look: nobody waits for it."""
+        """Stop waiting for each voter whose process has died since the last look."""
         for number, (slot, known) in self._voters.items():
             incarnation = self.words[self.counters.at(slot, INCARNATION)]
             if incarnation != known:
@@ -271,7 +271,7 @@ class Controller:
                 logger.info("the active controller, epoch %d", voter.epoch)
 
     def _disown_leadership(self) -> None:
-        """Nobody is sent here any more as to the active controller."""
+        """Let nobody be sent here any more as to the active controller."""
         epoch, controller_id, is_active = self.counters.metadata_leader()
         if controller_id == self.number and is_active:
             self.counters.store_metadata_leader(epoch, controller_id, is_active=False)
@@ -310,7 +310,7 @@ class Controller:
             self._set_fenced(broker_id, True)
 
     def on_peer_running(self, peer: Peer) -> None:
-        """It asks when it wants something."""
+        """Do nothing: a peer asks when it wants something."""
 
     def _take_over_brokers(self, active: ActiveController) -> None:
         """Fence those that died while there was no controller; know those that the predecessor has

@@ -169,7 +169,7 @@ class Membership:
 
 
 def _named(partitions: list[str]) -> str:
-    """Some of them by name, and how many there are."""
+    """The names of some of them, and how many there are."""
     names = ", ".join(partitions[:NAMES_MAX])
     more = len(partitions) - NAMES_MAX
     return f"{names} and {more} more" if more > 0 else names

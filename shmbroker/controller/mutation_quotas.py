@@ -92,7 +92,8 @@ class MutationQuotas:
     """The buckets of one controller."""
 
     def __init__(self, windows: int, window_s: int) -> None:
-        """As `controller.quota.window.num` and `controller.quota.window.size.seconds` say."""
+        """Take the values of `controller.quota.window.num` and
+        `controller.quota.window.size.seconds`."""
         self._seconds = windows * window_s
         self._buckets: dict[tuple[str, str], Bucket] = {}
 

@@ -163,7 +163,7 @@ class Requests:
         return self.answer_when_applied(call, answer)
 
     def decide_in_parts(self, call: Call, body: dict[str, Any]) -> Steps:
-        """As `decide`; a request about very many things takes several steps."""
+        """Decide as `decide` does, in several steps where a request is about very many things."""
         active = self.decisions
         split = parts_of(call.api_name, body, active.image, active.config)
         if split is None:

@@ -45,11 +45,11 @@ class Asked(NamedTuple):
     version: int
     now_ms: int
     identity: Identity
-    """Who asks."""
+    """The client that asks."""
     cluster: ClusterState
     token_rules: tokens.TokenRules
     node_id: int
-    """Of the active controller."""
+    """The id of the active controller."""
     describe_quorum: Callable[[Message, int, int], Message]
     """Takes a DescribeQuorum, its version and the time; the answer."""
 

@@ -61,7 +61,7 @@ def create_acls(
 def delete_acls(
     request: dict[str, Any], security: SecurityImage
 ) -> tuple[list[Record], dict[str, Any]]:
-    """Those that any filter matches; each filter is told all of its own."""
+    """Delete the ACLs that any filter matches; each filter is told all of its own."""
     gone: set[bytes] = set()
     results = []
     for row in request["filters"]:

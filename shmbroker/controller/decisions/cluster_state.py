@@ -56,7 +56,7 @@ class ClusterState:
         self.short = short
         """Brokers without room on their disk: they lead if nobody else can."""
         self.mutations = mutations
-        """How many partitions whoever asks may have changed."""
+        """How many partitions the client that asks may have changed."""
         self.fenced = [id_ for id_, broker in sorted(image.brokers.items()) if broker.is_fenced]
 
     def is_active(self, broker_id: int) -> bool:
@@ -90,7 +90,8 @@ class ClusterState:
         is_acceptable: Callable[[int], bool] | None = None,
         election: int | None = None,
     ) -> ElectionRules:
-        """By which this topic's partitions change; without `election`, as its setting allows."""
+        """The rules by which this topic's partitions change; without `election`, as its setting
+        allows."""
         if election is None:
             election = UNCLEAN if self.is_unclean_allowed(topic.name) else ONLINE
         return ElectionRules(

@@ -160,7 +160,8 @@ def _answer(
 
 
 def _cleared_elrs(new: list[Record]) -> list[Record]:
-    """Who is eligible to lead was found out with another min.insync.replicas."""
+    """Records that clear the eligible leader replicas, which were found with another
+    min.insync.replicas."""
     names = [
         message["resource_name"] if message["resource_type"] == TOPIC_RESOURCE else ""
         for _, _, message in new
@@ -356,7 +357,7 @@ def _broker_complaint(
 def _per_ip_complaint(
     name: str, values: Mapping[str, str], image: MetadataImage, config: BrokerConfig
 ) -> str | None:
-    """Whoever lets nobody in says who is let in nevertheless (Kafka `KafkaConfig`)."""
+    """Complain where nobody is let in and no override lets anybody in (Kafka `KafkaConfig`)."""
     if int(values.get(_PER_IP, "1")) > 0:
         return None
     own = image.config(BROKER_RESOURCE, name) if name else {}

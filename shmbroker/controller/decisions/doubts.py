@@ -1,5 +1,5 @@
-"""Who leads after brokers ended without a clean stop: a power cut takes what was not on the disk
-yet, of some more than of others, and what is gone is not to be seen from here.
+"""The choice of leaders after brokers ended without a clean stop: a power cut takes what was not on
+the disk yet, more from some than from others, and the controller can't see what is gone.
 
    broker   registers, and stays fenced    opens its logs, leads and follows nothing
             TellLogEnds: (epoch of the last batch, log end offset) of each replica
@@ -52,7 +52,7 @@ class Decided(NamedTuple):
 
     records: list[Record]
     brokers: list[int]
-    """Whoever was in doubt: they may serve now."""
+    """The brokers that were in doubt: they may serve now."""
     waiting: dict[str, tuple[int, ...]]
     """Partitions that nobody can lead yet, and who is waited for."""
 
@@ -91,7 +91,7 @@ class Doubts:
             self._told.add(broker_id)
 
     def forget(self, broker_id: int) -> None:
-        """It has died, or begins again."""
+        """Forget a broker that has died, or begins again."""
         for known in (self.safe, self.unclean, self._told):
             known.discard(broker_id)
         self._ends.pop(broker_id, None)
@@ -172,7 +172,7 @@ class Doubts:
 
 
 def _holders(partition: PartitionImage) -> tuple[int, ...]:
-    """Who has everything that was committed, by what is known."""
+    """The replicas that have everything that was committed, by what is known."""
     return (*partition.in_sync_replicas, *partition.eligible_leader_replicas)
 
 

@@ -1,4 +1,4 @@
-"""Who is in sync: AlterPartition, and what becomes of partitions when a broker goes or comes.
+"""The replicas in sync: AlterPartition, and what becomes of partitions when a broker goes or comes.
 
 Pure functions of a request and an image. Checks and codes of AlterPartition are those of Kafka's
 `ReplicationControlManager.validateAlterPartitionData`, in its order: a leader only changes the ISR

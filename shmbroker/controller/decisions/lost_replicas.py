@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 # What a broker says of a replica (TellLogEnds).
 HAS = 0
-"""Its log ends there."""
+"""The replica's log ends there."""
 LACKS = 1
-"""It ends there, and reached further once."""
+"""The replica's log ends there, and reached further once."""
 IS_AHEAD = 2
-"""It reaches further than its leader's, by records that were committed."""
+"""The replica's log reaches further than its leader's, by records that were committed."""
 
 Ends = tuple[int, int]
 """Leader epoch of a log's last batch, log end offset: of two replicas that are in sync or eligible
@@ -54,7 +54,7 @@ class BegunAnew(NamedTuple):
 
     records: list[Record]
     replicas: int
-    """How many of its replicas begin anew."""
+    """How many of its replicas begin again, empty."""
     only: list[str]
     """Partitions that had no other replica: what they held is lost."""
     leaderless: list[str]

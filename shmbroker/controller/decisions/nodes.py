@@ -1,4 +1,4 @@
-"""Who belongs to the cluster: UnregisterBroker, and brokers that the family would lack.
+"""The members of the cluster: UnregisterBroker, and brokers that the family would lack.
 
 Brokers register as they start (`Membership.register_broker`); one that is left of a larger
 family may be unregistered. Source: Kafka's `ReplicationControlManager`.

@@ -39,11 +39,12 @@ if TYPE_CHECKING:
 
 # How a leader is looked for (`PartitionChangeBuilder.Election`).
 ONLINE = 0
-"""Only if the leader can't stay."""
+"""Another leader only if the leader can't stay."""
 PREFERRED = 1
-"""The first replica, if it may lead and has room on its disk; else as ONLINE."""
+"""The first replica, if it may lead and has room on its disk; else as for ONLINE."""
 UNCLEAN = 2
-"""As ONLINE, and if nobody is eligible, whoever is at work, rather one that has lost nothing."""
+"""Another leader as for ONLINE; if nobody is eligible, any replica at work, rather one that has
+lost nothing."""
 
 
 class ElectionRules:

@@ -167,7 +167,7 @@ def replicas_complaint(
 def _assignment_complaint(
     partition: int, replicas: tuple[int, ...], factor: int | None, cluster: ClusterState
 ) -> Complaint:
-    """The same for a partition that is to be made."""
+    """The complaint about the replicas of a partition that is to be made."""
     complaint = replicas_complaint(replicas, factor, cluster)
     if complaint[0]:
         return complaint

@@ -1,4 +1,4 @@
-"""Which brokers hold a partition: AlterPartitionReassignments, ListPartitionReassignments.
+"""The brokers that hold a partition: AlterPartitionReassignments, ListPartitionReassignments.
 
 Pure functions of a request and an image, with the checks, codes and words of Kafka's
 `ReplicationControlManager`. A reassignment (KIP-455)
@@ -44,7 +44,7 @@ def alter_partition_reassignments(
     may_change_factor = version == 0 or is_for_nothing or request["allow_replication_factor_change"]
     records: list[Record] = []
     changed: dict[tuple[str, int], PartitionImage] = {}
-    """By what stands earlier in this request."""
+    """Partitions that earlier rows of this request have changed."""
     responses = []
     for topic in request["topics"]:
         known = cluster.image.topics_by_name.get(topic["name"])
@@ -153,7 +153,7 @@ def _cancel(
 
 
 def _factor_complaint(partition: PartitionImage, replicas: tuple[int, ...]) -> Complaint:
-    """Where as many replicas are wanted as there were."""
+    """The complaint where more or fewer replicas are wanted than there were."""
     current = len(set(partition.replicas).difference(partition.removing_replicas))
     if len(replicas) == current:
         return NONE, None

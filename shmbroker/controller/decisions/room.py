@@ -51,14 +51,14 @@ class Room(NamedTuple):
 
 
 class RoomWatch:
-    """Which brokers have no room, since when."""
+    """The brokers that have no room, and since when."""
 
     __slots__ = ("_returned", "_since")
 
     def __init__(self) -> None:
         self._since: dict[int, float] = {}
         self._returned: dict[int, float] = {}
-        """Until when they may get back what they led."""
+        """Until when these brokers may get back what they led."""
 
     @property
     def is_watching(self) -> bool:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 REQUESTER_FROM = 3
 """The version of CreateDelegationToken from which on its answer says who has asked."""
 REMOVED_MAX = 10_000
-"""By one sweep: as many records as a batch may have."""
+"""The most tokens that one sweep removes: as many records as a batch may have."""
 
 
 class TokenRules(NamedTuple):
@@ -123,7 +123,8 @@ def renew_token(
     rules: TokenRules,
     now_ms: int,
 ) -> tuple[list[Record], dict[str, Any]]:
-    """It holds for as long as is asked from now, or as is set where that is less, or nothing."""
+    """Let a token hold from now for as long as is asked, or for as long as is set, where that is
+    less or nothing is asked."""
     token = _shown(request, identity, tokens, rules)
     if isinstance(token, dict):
         return [], token
@@ -144,7 +145,7 @@ def expire_token(
     rules: TokenRules,
     now_ms: int,
 ) -> tuple[list[Record], dict[str, Any]]:
-    """It ends so long from now, or at once and for good where a negative time is asked."""
+    """Let a token end so long from now, or at once and for good where a negative time is asked."""
     token = _shown(request, identity, tokens, rules)
     if isinstance(token, dict):
         return [], token

@@ -19,7 +19,7 @@ class _Asked:
 
 
 class VoterRequests:
-    """Who is asked what, and when others may be asked again."""
+    """The voters that are asked something, and when others may be asked again."""
 
     __slots__ = ("_asked", "_next_request_id", "retry_at")
 

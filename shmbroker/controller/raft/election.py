@@ -13,7 +13,7 @@ class Election:
         self.granted = {node_id}
         self._refused: set[int] = set()
         self.unreachable: set[int] = set()
-        """Who could not be asked."""
+        """The voters that could not be asked."""
 
     def is_open(self, voter: int) -> bool:
         """Whether a voter has not answered yet."""

@@ -26,7 +26,7 @@ class Following:
         self._snapshot: tuple[SnapshotId, int] | None = None
         """What is fetched instead of records, and how much of it is here."""
         self.has_fetched = False
-        """From the leader; before that this voter would vote for another."""
+        """Has fetched from the leader; before that this voter would vote for another."""
 
     def question(self, epoch: int, high_watermark: int) -> Fetch | FetchSnapshot:
         """What to ask the leader next."""

@@ -35,14 +35,14 @@ class Progress:
 
     def __init__(self) -> None:
         self.end_offset = -1
-        """Its log is durable up to here; -1 before its first fetch in this epoch."""
+        """The voter's log is durable up to here; -1 before its first fetch in this epoch."""
         self.fetched_at = -1
         self.caught_up_at = -1
         """When it last had all there was."""
         self.leader_end_offset = -1
         """Where our log ended, when it fetched last."""
         self.is_told = False
-        """It has fetched in this epoch, or answered BeginQuorumEpoch."""
+        """The voter has fetched in this epoch, or answered BeginQuorumEpoch."""
 
 
 class Leadership:
@@ -131,7 +131,7 @@ class Leadership:
         self.progress[voter].is_told = True
 
     def on_voter_lost(self, voter: int) -> None:
-        """Its fetch needs no answer, and its successor is to be told who leads."""
+        """Forget the fetch of a voter that has died; its successor is to be told who leads."""
         self.parked.pop(voter, None)
         if voter in self.progress:
             self.progress[voter].is_told = False

@@ -95,7 +95,7 @@ class DecisionTooLargeFault(Fault):
 
 
 class MetadataLog:
-    """The one writer of the metadata log's files. Make one with `open`."""
+    """The only writer of the metadata log's files. Make one with `open`."""
 
     __slots__ = ("_log", "_now_ms", "_part_fd", "_snapshots", "directory")
 
@@ -268,7 +268,7 @@ class MetadataLog:
             raise StorageFault(f"can't write {self._path(snapshot)}: {error}") from error
 
     def install_snapshot(self, snapshot: SnapshotId) -> None:
-        """The one that was written is whole: the log goes on, empty, where it ends."""
+        """Take a snapshot that is written whole: the log goes on, empty, where it ends."""
         fd, self._part_fd = self._part_fd, -1
         self._finish(fd, snapshot)
         truncate_fully(self._log, snapshot.end_offset)
@@ -356,7 +356,7 @@ def _tidy(node_directory: str, directory: str) -> None:
 
 
 def _take_identity(node_directory: str, path: str) -> None:
-    """Its `partition.metadata`, durable before anything is committed."""
+    """Make sure that the log has its `partition.metadata`, durable before anything is committed."""
     try:
         if read_partition_metadata(path) == METADATA_TOPIC_ID:
             return

@@ -92,15 +92,15 @@ class Quorum:
         self.leader_id = -1
         """The leader of `epoch`, -1 as long as that is not known."""
         self.voted_id = -1
-        """Who was voted for in `epoch`, durably, or -1."""
+        """The voter that got this one's vote in `epoch`, durably, or -1."""
         self.election: Election | None = None
-        """In the states PROSPECTIVE and CANDIDATE."""
+        """The election in the states PROSPECTIVE and CANDIDATE, else None."""
         self.following: Following | None = None
-        """In state FOLLOWER."""
+        """What a follower knows in the state FOLLOWER, else None."""
         self.leading: Leadership | None = None
-        """In state LEADER."""
+        """What a leader knows in the state LEADER, else None."""
         self._high_watermark = 0
-        """As it was told, or before this voter led."""
+        """The high watermark that a leader has told, or that was known before this voter led."""
         self.deadline = NEVER
         """When the state of now ends by itself."""
         self.outbox: list[tuple[int, Any, Request | Answer]] = []

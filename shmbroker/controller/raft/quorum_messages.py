@@ -68,7 +68,7 @@ class EndEpoch(NamedTuple):
 
 
 class EpochAnswer(NamedTuple):
-    """To BeginEpoch and EndEpoch."""
+    """The answer to BeginEpoch and EndEpoch."""
 
     error: int
     epoch: int

@@ -18,7 +18,7 @@ FETCH_WAIT_MS = 500
 
 
 class Timeouts(NamedTuple):
-    """In milliseconds; defaults as Kafka's settings controller.quorum.*."""
+    """Time-outs in milliseconds; defaults as Kafka's settings controller.quorum.*."""
 
     election: int = 1000
     fetch: int = 2000
@@ -71,7 +71,7 @@ class QuorumLog(Protocol):
 
     def write_snapshot(self, snapshot: SnapshotId, position: int, data: bytes) -> None: ...
     def install_snapshot(self, snapshot: SnapshotId) -> None:
-        """The one that was written is whole: the log goes on, empty, where it ends."""
+        """Take a snapshot that is written whole: the log goes on, empty, where it ends."""
 
 
 class QuorumStore(Protocol):

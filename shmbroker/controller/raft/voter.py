@@ -62,8 +62,8 @@ class Links(Protocol):
         """What there is to tell the quorum: (method, arguments after the time …)."""
 
     def wait(self, timeout_s: float, /) -> None:
-        """Until something is there to be taken, or the time is over. `Voter.append` waits so in the
-        middle of a turn: others have turns meanwhile, and this voter has none."""
+        """Wait until something is there to be taken, or the time is over. `Voter.append` waits so
+        in the middle of a turn: others have turns meanwhile, and this voter has none."""
 
     def close(self) -> None: ...
 
@@ -152,7 +152,7 @@ class Voter:
 
     @property
     def leader_id(self) -> int:
-        """Who leads, as far as this voter knows; -1 if it does not."""
+        """The leader, as far as this voter knows; -1 if it does not."""
         return self.quorum.leader_id
 
     @property

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COPY = ".metadata-copy"
-"""In the node's directory, on the same disk, until it is whole."""
+"""The name of the copy in the node's directory, on the same disk, until it is whole."""
 
 
 class Standing(NamedTuple):

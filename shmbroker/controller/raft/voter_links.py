@@ -71,11 +71,12 @@ class _Link:
     def __init__(self, connection: socket.socket, voter: int) -> None:
         self.socket = connection
         self.voter = voter
-        """Whom it reaches; 0 until it has said so."""
+        """The voter that it reaches; 0 until it has said so."""
         self.received = bytearray()
         self.to_send = bytearray()
         self.asked: tuple[int, int, int] | None = None
-        """On a connection to ask on: request id, api key, version of what has no answer yet."""
+        """The request on a connection to ask on that has no answer yet: request id, api key,
+        version."""
         self.is_blocked = False
         """The socket has no room for what is to be sent."""
         self.is_closed = False
@@ -120,7 +121,7 @@ class VoterLinks:
         return bool(self._told)
 
     def wait(self, timeout_s: float) -> None:
-        """Until something is there to be taken, or the time is over."""
+        """Wait until something is there to be taken, or the time is over."""
         if not self._told:
             self.epoll.poll(timeout_s)
 

@@ -9,12 +9,13 @@ if TYPE_CHECKING:
     from shmbroker.controller.raft.quorum_needs import Chance, Timeouts
 
 RETRY_MS = 20
-"""Before a request to a voter that refused or lost the last one is tried again; it costs little."""
+"""The wait before a request to a voter that refused or lost the last one is tried again; trying
+costs little."""
 STAGGER_MS = 60
-"""Between voters that stand for election for the same reason: two syncs of state and a round of
-messages, with room for a busy machine."""
+"""The time between voters that stand for election for the same reason: two syncs of state and a
+round of messages, with room for a busy machine."""
 BACKOFF_BASE_MS = 50
-"""After a lost election, doubled with each further one in a row."""
+"""The wait after a lost election, doubled with each further one in a row."""
 
 
 class Waits:
@@ -28,27 +29,27 @@ class Waits:
         self._timeouts = timeouts
         self._rank = rank
         self.elections_lost = 0
-        """In a row."""
+        """How many elections were lost in a row."""
 
     def election(self) -> int:
-        """For the end of an election, or for a leader to show itself."""
+        """The wait for the end of an election, or for a leader to show itself."""
         return self._timeouts.election + self._random.randrange(self._timeouts.election)
 
     def backoff(self) -> int:
-        """After a lost election."""
+        """The wait after a lost election."""
         lost = min(self.elections_lost, 10)
         largest = min(self._timeouts.backoff_max, BACKOFF_BASE_MS << lost)
         return RETRY_MS + self._random.randrange(largest)
 
     def fetch(self) -> int:
-        """For a leader that is silent; not the same for all."""
+        """The wait for a leader that is silent; not the same for all."""
         return self._timeouts.fetch + stagger(self._rank)
 
     def start(self) -> int:
-        """After the start: who asks soon learns who leads, if somebody does."""
+        """The wait after the start: who asks soon learns who leads, if somebody does."""
         return stagger(self._rank)
 
 
 def stagger(rank: int) -> int:
-    """Before a voter stands for election, where others do for the same reason."""
+    """The wait before a voter stands for election, where others do for the same reason."""
     return rank * STAGGER_MS
