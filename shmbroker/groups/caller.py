@@ -1,4 +1,4 @@
-"""Who waits for an answer of a group coordinator."""
+"""The caller that waits for an answer of a group coordinator."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class GroupCoordinator(Sharded[GroupShard]):
         return 0 if shard.is_active else error_codes.COORDINATOR_LOAD_IN_PROGRESS
 
     def on_topics_deleted(self, topics: Set[str]) -> None:
-        """Nobody will come back for their offsets."""
+        """Begin to remove the offsets of deleted topics: no member will come back for them."""
         self.removal.take_topics(topics)
         self.removal.remove_some()
         self._set_wake()

@@ -49,7 +49,7 @@ class Grants:
             self.withdraw(group)
 
     def withdraw(self, group: AnyGroup) -> None:
-        """Its members have to ask again."""
+        """Take the grants of a group back: its members have to ask again."""
         self.see_silent(group, self._steady_ms())
         if self._standing is not None:
             for word in group.grants.values():

@@ -60,7 +60,7 @@ CHUNK_BYTES = 64 << 10
 """Read between two turns of the worker: some milliseconds of decoding."""
 
 BATCH_ROOM = 1024
-"""For what stands around the records of a batch, and around a record."""
+"""The room for what stands around the records of a batch, and around a record."""
 
 # Of an OffsetCommitValue: version, offset, and then the leader epoch or the metadata's length.
 _VALUE_1 = Struct(">hqh")
@@ -211,7 +211,8 @@ class Loader:
 
     @property
     def latest(self) -> Iterator[tuple[bytes, bytes]]:
-        """In the order of the log: a group's last kind is the one that counts."""
+        """The latest records, in the order of the log: a group's last kind is the one that
+        counts."""
         for key, (_, value) in sorted(self._latest.items(), key=lambda item: item[1][0]):
             if value is not None:
                 yield key, value

@@ -82,6 +82,6 @@ class GroupMemory:
         group.counted_bytes = held
 
     def forget(self, group: AnyGroup) -> None:
-        """It is not one of ours any more."""
+        """Stop counting a group that is not one of ours any more."""
         self.held_bytes -= group.counted_bytes
         group.counted_bytes = 0

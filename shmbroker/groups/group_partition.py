@@ -1,4 +1,4 @@
-"""Which partition of `__consumer_offsets` a group belongs to, so which broker coordinates it."""
+"""The partition of `__consumer_offsets` that a group belongs to, so which broker coordinates it."""
 
 from functools import lru_cache
 from operator import mul

@@ -135,7 +135,8 @@ class GroupTable:
     # ── coming and going ────────────────────────────────────────────────────────────────────────
 
     def add(self, group: AnyGroup) -> None:
-        """It is new, or takes the place of another. The oldest of too many idle groups go."""
+        """Add a group that is new, or takes the place of another. The oldest of too many idle
+        groups go."""
         replaced = self.groups.get(group.group_id)
         if replaced is not None:
             self.memory.forget(replaced)
@@ -146,7 +147,7 @@ class GroupTable:
                 self.erase(idle)
 
     def add_unborn(self, group: ClassicGroup) -> None:
-        """It is new, and there is nothing of it but an id that was given out."""
+        """Add a group that is new, and of which there is nothing but an id that was given out."""
         self.add(group)
         self._unborn[group.group_id] = group
 
@@ -182,13 +183,13 @@ class GroupTable:
         return error
 
     def _remove(self, group: AnyGroup) -> None:
-        """It is not a group any more; its offsets are none of this."""
+        """Remove a group; its offsets are not removed here."""
         del group.owner.groups[group.group_id]
         self.drop(group)
         group.on_gone(error_codes.UNKNOWN_MEMBER_ID, self.steady_ms())
 
     def drop(self, group: AnyGroup) -> None:
-        """Nobody finds it any more, and its bytes are not counted."""
+        """Let a group be found no more, and its bytes not be counted."""
         self.groups.pop(group.group_id, None)
         self._idle.pop(group.group_id, None)
         self._unborn.pop(group.group_id, None)

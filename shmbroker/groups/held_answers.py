@@ -58,13 +58,13 @@ class HeldAnswers(OffsetWaits[_Held]):
         return False
 
     def release(self, partition: Partition) -> None:
-        """Its high watermark has moved: send what has waited for that."""
+        """Send the answers that have waited for a higher high watermark of this partition."""
         for held in self.due(partition):
             if not self._hold(held):
                 held.call.reply(held.body, held.grant)
 
     def fail(self, partition: Partition, error_code: int) -> None:
-        """It has another leader: what waits for it may never be true."""
+        """Refuse what waits for a partition that has another leader: it may never be true."""
         for held in self.take(partition):
             held.body["error_code"] = error_code  # a good answer may have none
             _set_errors(held.body, error_code)

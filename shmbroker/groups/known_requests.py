@@ -1,4 +1,4 @@
-"""OffsetCommit and OffsetFetch requests that come again: known by their bytes, not decoded anew.
+"""OffsetCommit and OffsetFetch requests that come again: known by their bytes, not decoded again.
 
 A consumer commits the same partition again and again, and who watches a lag asks for the same
 offsets. What such a request meant is kept when it has been answered the ordinary way:
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from shmbroker.replica.partition import Partition
 
 FLEXIBLE_FROM = 8
-"""From this version of both requests on, strings and tags are as this file expects."""
+"""The version of both requests from which on strings and tags are as this file expects."""
 TOPIC_IDS_FROM = 10
 COUNT_MAX = 2048
 REQUEST_BYTES_MAX = 1024
 ANSWER_BYTES_MAX = 4096
-"""It is sent in one piece: far below what a ring's entry may be."""
+"""The most bytes of an answer. It is sent in one piece: far below what a ring's entry may be."""
 
 _MOVING = Struct(">qi")
 MOVING_AT = -16

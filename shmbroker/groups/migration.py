@@ -75,7 +75,7 @@ def converting(
     make_member_id: Callable[[], str],
     topics: Topics,
 ) -> Generator[None, None, Conversion]:
-    """The same in steps."""
+    """Make the consumer group that a classic group becomes, in steps."""
     if not settings.can_upgrade:
         return None, "groups may not change to the consumer protocol here"
     if group.protocol_type != CONSUMER:
@@ -192,7 +192,7 @@ def on_adopted(group: ClassicGroup, is_rebalancing: bool, now_ms: int) -> list[E
 
 
 def send_away(group: ClassicGroup, now_ms: int) -> list[Effect]:
-    """Whoever waits has to begin again: the group changes its protocol."""
+    """Let the members that wait begin again: the group changes its protocol."""
     for member in group.members.values():
         if member.join_call is not None:
             group.answer_join(member, join_refusal(_REBALANCE, member.member_id))

@@ -177,7 +177,7 @@ class OffsetStore:
 
 
 def committed_of(value: dict[str, Any]) -> Committed:
-    """From an OffsetCommitValue."""
+    """The committed offset of an OffsetCommitValue."""
     return (
         value["offset"],
         value["leader_epoch"],

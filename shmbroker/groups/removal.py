@@ -89,7 +89,7 @@ class Removal:
                 self._going.append((shard, gone))
 
     def remove_some(self) -> None:
-        """Write some tombstones of deleted topics' offsets, but for what was committed anew."""
+        """Write some tombstones of deleted topics' offsets, but for what was committed since."""
         if not self._going:
             return
         shard, gone = self._going[0]

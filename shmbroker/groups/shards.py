@@ -43,7 +43,7 @@ class BaseShard:
         self.partition = partition
         self.is_active = False
         self.is_again = False
-        """It could not be read before, and that is said."""
+        """The partition could not be read before, and that is said."""
         self.loading: Iterator[None] | None = None
 
 
@@ -66,7 +66,7 @@ class Sharded(Generic[AnyShard]):
         self.wake_ms = NEVER
         """When `run_due` has something to do."""
         self.on_unread: Callable[[Partition, StorageFault], None] | None = None
-        """Told that a log can't be read."""
+        """Called when a log can't be read."""
         self._unread: dict[int, Partition] = {}
 
     def _new_shard(self, partition: Partition) -> AnyShard:
@@ -97,7 +97,8 @@ class Sharded(Generic[AnyShard]):
                 self.wake_ms = 0
 
     def on_partition_gone(self, index: int) -> None:
-        """Another broker leads it now, or it was deleted: who waits here is sent away."""
+        """Send away who waits for a partition that another broker leads now, or that was
+        deleted."""
         self._unread.pop(index, None)
         shard = self.shards.pop(index, None)
         if shard is None:
@@ -150,7 +151,7 @@ class Sharded(Generic[AnyShard]):
             self.on_partition_gone(index)
 
     def shard_of(self, name: str) -> tuple[AnyShard | None, int]:
-        """(shard, 0), or (None, the error code for whoever asks)."""
+        """(shard, 0), or (None, the error code for who asks)."""
         shard = None
         if self.shards:
             shard = self.shards.get(group_partition(name, self.partition_count))

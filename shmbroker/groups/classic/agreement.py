@@ -33,10 +33,11 @@ class Support:
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
-        """By name; what nobody knows is not in here."""
+        """How many members have a protocol, by its name; a protocol that no member has is not in
+        here."""
 
     def count(self, protocols: Protocols, difference: int) -> None:
-        """So many members more have these."""
+        """Count so many members more that have these protocols."""
         counts = self.counts
         for name in {name for name, _ in protocols}:
             counts[name] = counts.get(name, 0) + difference
@@ -52,7 +53,8 @@ class Support:
         return False
 
     def elected(self, members: dict[str, ClassicMember]) -> str:
-        """The one with the most votes: each member votes for its first that everybody knows."""
+        """The protocol with the most votes: each member votes for its first that all members
+        know."""
         everybody = len(members)
         votes: dict[str, int] = {}
         for member in members.values():

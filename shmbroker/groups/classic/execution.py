@@ -48,7 +48,7 @@ class Execution:
         table.settle(group)
 
     def reply(self, effects: Iterable[Effect]) -> None:
-        """Only answer: nothing is stored of a group that is gone."""
+        """Send the answers only: nothing is stored of a group that is gone."""
         for effect in effects:
             if isinstance(effect, Reply):
                 self._reply(effect)

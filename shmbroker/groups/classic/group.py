@@ -149,11 +149,11 @@ class ClassicGroup:
         self.awaiting_join = 0
         """How many members have a parked JoinGroup."""
         self.join_deadline_ms = NEVER
-        """Until when members have to join."""
+        """The time until which members have to join."""
         self.sync_deadline_ms = NEVER
-        """Until when members have to ask for their assignment."""
+        """The time until which members have to ask for their assignment."""
         self.is_member_added = False
-        """Somebody came while a group's first rebalance waits for more."""
+        """A member came while a group's first rebalance waits for more."""
         self.delay_ms = 0
         self.remaining_delay_ms = 0
         """How long that wait is, and how much longer it may get."""
@@ -238,7 +238,7 @@ class ClassicGroup:
         return self.take_effects()
 
     def on_time(self, now_ms: int) -> list[Effect]:
-        """Some deadline may have passed: end what is due and find the next `wake_ms`."""
+        """End what is due, as some deadline may have passed, and find the next `wake_ms`."""
         if self.wake_ms <= now_ms:
             for member_id in [
                 each for each, deadline in self.pending_joins.items() if deadline <= now_ms
@@ -271,7 +271,7 @@ class ClassicGroup:
         return self.take_effects()
 
     def on_gone(self, error: int, now_ms: int) -> list[Effect]:
-        """Deleted, or another broker's now: whoever waits is told so, and it is DEAD."""
+        """Become DEAD, as the group is deleted, or another broker's now: who waits is told so."""
         for member in self.members.values():
             if member.join_call is not None:
                 self.answer_join(member, join_refusal(error, member.member_id))
@@ -378,7 +378,7 @@ class ClassicGroup:
             self.wake_ms = deadline_ms
 
     def extend_session(self, member: ClassicMember, now_ms: int) -> None:
-        """A sign of life: its session begins anew."""
+        """Note a sign of life: the member's session begins again."""
         member.deadline_ms = now_ms + member.session_timeout_ms
         self.wake_by(member.deadline_ms)
 
@@ -395,7 +395,7 @@ class ClassicGroup:
     # ── members, and what they wait for ─────────────────────────────────────────────────────────
 
     def set_state(self, state: str, now_ms: int) -> None:
-        """Another state, from now on."""
+        """Set the state, from now on."""
         self.previous_state = self.state
         self.state = state
         self.state_since_ms = now_ms
@@ -441,13 +441,13 @@ class ClassicGroup:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def answer_join(self, member: ClassicMember, body: dict[str, Any]) -> None:
-        """Its parked JoinGroup, which there is."""
+        """Answer this member's JoinGroup, which is parked."""
         self.effects.append(Reply(member.join_call, body))
         member.join_call = None
         self.awaiting_join -= 1
 
     def answer_sync(self, member: ClassicMember, body: dict[str, Any]) -> None:
-        """Its parked SyncGroup, if there is one."""
+        """Answer this member's SyncGroup, if one is parked."""
         if member.sync_call is not None:
             self.effects.append(Reply(member.sync_call, body))
             member.sync_call = None

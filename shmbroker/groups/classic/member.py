@@ -76,7 +76,8 @@ class ClassicMember:
         """Has not been through a rebalance yet."""
 
     def bring(self, protocols: Protocols) -> None:
-        """It knows other protocols now, or says something else under them."""
+        """Take the protocols of a member that knows others now, or says something else under
+        them."""
         self.protocols = protocols
         self.held_bytes = self._held_bytes()
 

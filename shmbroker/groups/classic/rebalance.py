@@ -68,8 +68,8 @@ def prepare_rebalance(group: ClassicGroup, now_ms: int, error: int = _REBALANCE)
 
 
 def maybe_complete_join(group: ClassicGroup, now_ms: int, is_first_too: bool = False) -> None:
-    """Nobody may be missing any more. A group's first rebalance waits for its time all the same,
-    unless `is_first_too`: somebody who was waited for is gone."""
+    """Complete the join phase if no member is missing. A group's first rebalance waits for its time
+    all the same, unless `is_first_too`: a member that was waited for is gone."""
     if (
         group.state == PREPARING
         and (group.previous_state != EMPTY or is_first_too)

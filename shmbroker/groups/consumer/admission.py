@@ -1,4 +1,4 @@
-"""Who speaks to a group: a member that it knows, one to be, or one that takes another's place.
+"""The member that speaks to a group: a known one, one to be, or one that takes another's place.
 
     member id known                 that member
     joins, without an instance id   a new member

@@ -1,4 +1,4 @@
-"""Which member of a consumer group shall have which partitions: the assignors of the broker.
+"""The assignors of the broker: the partitions that each member of a consumer group shall have.
 
     uniform   everybody gets the same number of partitions, give or take one, and keeps what it has
     range     each topic is cut into ranges of partitions, in the order of the members
@@ -42,7 +42,8 @@ def uniform(
     previous: dict[str, Assignment],
     instance_ids: dict[str, str],
 ) -> dict[str, Assignment]:
-    """The same number for everybody; `previous` is what the members shall have so far.
+    """Give each member the same number of partitions; `previous` is what the members shall have so
+    far.
 
     partition_counts: of every topic that is in a subscription.
     instance_ids: of static members, by member id.
@@ -89,7 +90,7 @@ ASSIGNORS: dict[str, Assignor] = {UNIFORM: uniform, RANGE: range_}
 
 
 class _Owners:
-    """Who has what: at first, what everybody has and may keep."""
+    """The partitions that each member has: at first, what each has and may keep."""
 
     __slots__ = ("free", "held", "load", "partition_counts", "subscriptions")
 
@@ -103,7 +104,7 @@ class _Owners:
         self.partition_counts = partition_counts
         taken: dict[bytes, set[int]] = {}
         self.held: dict[str, dict[bytes, list[int]]] = {}
-        """By member and topic."""
+        """Partitions by member and topic."""
         self.load: dict[str, int] = {}
         """How many partitions each member holds."""
         for member_id, subscribed in subscriptions.items():
@@ -144,7 +145,7 @@ _NOTHING: Assignment = {}
 
 
 def _even_out_alike(owners: _Owners) -> None:
-    """Everybody may have everything: cut down to the quota, then fill up."""
+    """Even out where each member may have every partition: cut down to the quota, then fill up."""
     held, load, free = owners.held, owners.load, owners.free
     if not held:
         return

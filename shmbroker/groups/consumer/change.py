@@ -75,13 +75,13 @@ class Change:
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.deadlines: dict[str, Deadlines] = {}
-        """By member id."""
+        """Deadlines by member id."""
         self.seen_offset = -1
         """The `changed_offset` that the group knows now; -1: as before."""
         self.wants_regexes = False
         """`resolve_regexes` shall follow."""
         self.downgrade: Downgrade | None = None
-        """It becomes a classic group."""
+        """The change to a classic group; None: the group stays what it is."""
 
     def deadlines_of(self, member_id: str) -> Deadlines:
         """The new deadlines of a member, to be filled in."""

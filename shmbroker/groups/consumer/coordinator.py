@@ -379,5 +379,5 @@ CONVERSIONS_MAX = 3
 
 
 def make_member_id() -> str:
-    """For members that don't make their own: a uuid."""
+    """Make an id, a uuid, for a member that doesn't make its own."""
     return uuid_text(random_uuid())

@@ -45,7 +45,7 @@ def described(group: ConsumerGroup, by_id: ById) -> dict[str, Any]:
 
 
 def _named(assignment: Assignment, by_id: ById) -> dict[str, Any]:
-    """With names; topics that don't exist any more are left out."""
+    """The assignment with names of topics; topics that don't exist any more are left out."""
     return {
         "topic_partitions": [
             row | {"topic_name": by_id[row["topic_id"]].name}

@@ -111,7 +111,7 @@ class ConsumerGroup:
         self.seen_offset = -1
         """The `Topics.changed_offset` as of which that hash was last compared; -1: not yet."""
         self.has_partition_metadata = False
-        """Its log has a record that an older Kafka wrote."""
+        """The group's log has a record that an older Kafka wrote."""
         self.members: dict[str, ConsumerMember] = {}
         self.static_members: dict[str, str] = {}
         """Instance id to member id."""
@@ -127,7 +127,7 @@ class ConsumerGroup:
         self._member_bytes = 0
         self._has_changed = False
         self.wake_ms = NEVER
-        """Not after the first deadline of a member."""
+        """A time that is not after the first deadline of a member."""
         self.scheduled_ms = NEVER
         """The owner's: for when its timer is set."""
 
@@ -183,7 +183,7 @@ class ConsumerGroup:
 
     @property
     def state(self) -> str:
-        """As clients read it."""
+        """The name of the state, as clients read it."""
         if not self.members:
             return EMPTY
         if self.epoch > self.assignment_epoch:

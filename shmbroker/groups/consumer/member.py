@@ -95,14 +95,14 @@ class ConsumerMember:
         self.rebalance_timeout_ms = NO_TIMEOUT
         self.subscribed_topics: frozenset[str] = frozenset()
         self.subscribed_regex: str | None = ""
-        """In RE2 syntax; neither "" nor None is one."""
+        """An expression in RE2 syntax; neither "" nor None is one."""
         self.assignor: str | None = None
-        """The one it would like the group to have."""
+        """The assignor that it would like the group to have."""
         self.classic: ClassicPart | None = None
         """None: it speaks the new protocol."""
         self.epoch = 0
         self.previous_epoch = -1
-        """The one before: an answer with the new one may have been lost."""
+        """The epoch before: an answer with the new one may have been lost."""
         self.state = STABLE
         self.assigned: Assignment = {}
         self.revoking: Assignment = {}
@@ -110,11 +110,11 @@ class ConsumerMember:
         self.deadline_ms = NEVER
         """End of its session."""
         self.revoke_deadline_ms = NEVER
-        """Until when it has to give up what it has to."""
+        """The time until which it has to give up what it has to."""
         self.join_deadline_ms = NEVER
-        """Until when a classic member has to join again."""
+        """The time until which a classic member has to join again."""
         self.sync_deadline_ms = NEVER
-        """Until when a classic member has to ask for its assignment."""
+        """The time until which a classic member has to ask for its assignment."""
 
     def copy(self, member_id: str | None = None) -> ConsumerMember:
         """This member, perhaps under another id; without deadlines."""
@@ -242,7 +242,8 @@ def _advance(
 
 
 def _restrict(member: ConsumerMember, subscribed: frozenset[bytes], owned: Owned) -> ConsumerMember:
-    """It isn't subscribed to some topics any more: it gives them up at once, at its epoch."""
+    """Let a member that isn't subscribed to some topics any more give them up at once, at its
+    epoch."""
     lost = {each: mine for each, mine in member.assigned.items() if each not in subscribed}
     if not lost:
         return member

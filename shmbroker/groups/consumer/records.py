@@ -122,7 +122,8 @@ def regex_record(
 
 
 def stamped(record: Record, wall_ahead_ms: int) -> Record:
-    """As it goes into the log: its time is the wall clock's there, the steady one's in a group."""
+    """The record as it goes into the log: its time is the wall clock's there, the steady one's in a
+    group."""
     record_type, key, value = record
     if record_type != REGEX or value is None:
         return record

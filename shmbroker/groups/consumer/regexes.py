@@ -59,7 +59,7 @@ class Regexes:
         self.counts: dict[str, int] = {}
         """How many members are subscribed by an expression."""
         self.resolved: dict[str, ResolvedRegex] = {}
-        """By expression."""
+        """Resolved expressions, by their text."""
         self.held_bytes = 0
         """What the names in `resolved` take in memory."""
 
@@ -111,7 +111,7 @@ class Regexes:
     # ── what is stored ──────────────────────────────────────────────────────────────────────────
 
     def count(self, regex: str | None, difference: int) -> None:
-        """So many members more have this expression; neither "" nor None is one."""
+        """Count so many members more that have this expression; neither "" nor None is one."""
         if regex:
             count = self.counts.get(regex, 0) + difference
             if count:

@@ -1,4 +1,4 @@
-"""From a member that has changed to what every member shall have, and one step of its own there.
+"""The way from a changed member to what every member shall have, and one step of its own there.
 
     `update`      the member's record, the group epoch if anything is new, then the targets of all
                   MEMBER                EPOCH                             TARGET, TARGET_EPOCH
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from shmbroker.groups.consumer.regexes import ResolvedRegex
 
 _BEFORE_OTHERS = "uniform"
-"""Of as many votes; the hash table that Kafka counts in happens to have it before "range"."""
+"""The assignor that wins among those of as many votes; the hash table that Kafka counts in happens
+to have it before "range"."""
 
 # ── epochs and targets ──────────────────────────────────────────────────────────────────────────
 

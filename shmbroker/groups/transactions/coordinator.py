@@ -133,7 +133,8 @@ class TransactionCoordinator(Sharded[TransactionShard]):
         self._set_wake()
 
     def _on_time(self, entry: Entry, now_ms: int) -> None:
-        """Its transaction has taken too long, or nobody has used the id for long."""
+        """Abort a transaction that has taken too long, or let an id expire that was not used for
+        long."""
         table = self.table
         if entry.known.state == ONGOING:
             logger.info(

@@ -75,7 +75,8 @@ class Endings:
         self._on_ended = on_ended
 
     def begin(self, entry: Entry) -> None:
-        """Its end is decided: have the markers written as soon as the decision can't be lost."""
+        """Begin an end that is decided: have the markers written as soon as the decision can't be
+        lost."""
         shard = entry.shard
         entry.markers = markers = Markers(entry, shard.partition.leader_epoch)
         shard.prepared.append((shard.partition.log.log_end_offset, markers))

@@ -232,7 +232,7 @@ class ProducerRequests:
         self._wake_by(self._waiting[0].deadline_ms)
 
     def go_on(self, entry: Entry) -> None:
-        """Its transaction is complete: decide what has waited for that."""
+        """Decide what has waited for a transaction that is complete now."""
         waiting, entry.waiting = entry.waiting, []
         for each in waiting:
             if not each.is_over:

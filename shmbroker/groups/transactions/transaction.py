@@ -57,7 +57,8 @@ STATE_NAMES = {
     DEAD: "Dead",
     PREPARE_EPOCH_FENCE: "PrepareEpochFence",
 }
-"""As DescribeTransactions and ListTransactions name them; the numbers are those of the record."""
+"""Names of the states, as DescribeTransactions and ListTransactions have them; the numbers are
+those of the record."""
 
 PREPARED = (PREPARE_COMMIT, PREPARE_ABORT)
 AT_REST = (EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT)
@@ -69,7 +70,7 @@ EPOCH_LAST = 32766
 """The highest epoch that a producer gets to see."""
 
 EPOCH_BUMPS_FROM = 2
-"""From this `transaction.version` on the epoch goes up at each end (KIP-890)."""
+"""The `transaction.version` from which on the epoch goes up at each end (KIP-890)."""
 
 TopicPartition = tuple[str, int]
 
@@ -80,9 +81,9 @@ class Transaction(NamedTuple):
     producer_id: int
     producer_epoch: int
     previous_producer_id: int
-    """Whose epochs were exhausted: a retry may still name it."""
+    """The producer id whose epochs were exhausted: a retry may still name it."""
     next_producer_id: int
-    """Whom the id goes to when what is prepared is complete."""
+    """The producer id that the transactional id gets when what is prepared is complete."""
     last_epoch: int
     """The epoch that the last InitProducerId with an epoch, or the last end, has replaced. It is
     not in the record, so a retry that comes to another coordinator is fenced, as with Kafka."""

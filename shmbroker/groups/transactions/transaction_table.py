@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from shmbroker.settings.broker_config import BrokerConfig
 
 RETRY_MS = 100
-"""After which a record is appended again that could not be."""
+"""The time after which a record that could not be appended is appended again."""
 
 
 class Entry:
@@ -67,7 +67,7 @@ class Entry:
         self.waiting: list[Waiting] = []
 
     def follow(self, known: Transaction, ends_ms: int) -> None:
-        """This is its state now; ends_ms: of a transaction that begins with it."""
+        """Take the state of now; ends_ms: of a transaction that begins with it."""
         if known.state != ONGOING:
             self.ends_ms = NEVER
         elif self.ends_ms == NEVER:
@@ -94,7 +94,7 @@ class TransactionShard(BaseShard):
         self.states[entry.known.state] += 1
 
     def remove(self, entry: Entry) -> None:
-        """It has expired."""
+        """Remove an entry that has expired."""
         del self.entries[entry.transactional_id]
         self.states[entry.known.state] -= 1
 
@@ -184,7 +184,7 @@ class TransactionTable:
         return 0
 
     def make_room(self) -> int:
-        """Before a new id is added, let the oldest of too many expire; the error code."""
+        """Let the oldest of too many ids expire before a new one is added; give the error code."""
         while sum(len(shard.entries) for shard in self.shards.values()) >= self._ids_max:
             if not self.unused:
                 return error_codes.COORDINATOR_NOT_AVAILABLE
