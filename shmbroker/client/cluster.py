@@ -44,7 +44,7 @@ class Topic(NamedTuple):
 
     @property
     def partitions(self) -> range:
-        """Its partitions' numbers."""
+        """The numbers of the topic's partitions."""
         return range(len(self.leaders))
 
     def leader_of(self, partition: int) -> int:

@@ -33,7 +33,7 @@ class Advised(Fault):
         return self.text + self.advice
 
     def in_words(self, words: Mapping[str, str]) -> Self:
-        """The same fault, with another text for its advice where `words` has one."""
+        """The fault with another text for its advice, where `words` has one."""
         told = type(self)(self.text, words.get(self.advice, self.advice))
         return told.with_traceback(self.__traceback__)
 

@@ -1,4 +1,4 @@
-"""Which known name was meant."""
+"""The known name that was probably meant."""
 
 from collections.abc import Iterable
 

@@ -40,7 +40,7 @@ class Profile(NamedTuple):
     name: str
     path: str
     settings: dict[str, Value]
-    """By Kafka's names; secrets are `Reference`s or text, as the file has them."""
+    """Settings by Kafka's names; secrets are `Reference`s or text, as the file has them."""
 
     def __repr__(self) -> str:
         return f"Profile({self.name!r}, {self.path!r})"

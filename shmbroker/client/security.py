@@ -104,7 +104,7 @@ class Security(NamedTuple):
         return self.protocol.startswith("SASL_")
 
     def plain(self) -> dict[str, object]:
-        """For a channel that nobody else reads: with its secrets."""
+        """The settings with their secrets, for a channel that nobody else reads."""
         return {
             name: value.reveal() if isinstance(value, Secret) else value
             for name, value in self._asdict().items()

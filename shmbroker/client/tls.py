@@ -19,7 +19,8 @@ _JOINED_BYTES = 64 << 10
 
 
 class TlsSocket(ssl.SSLSocket):
-    """Not blocking, it raises BlockingIOError as others do, and gives all that has come."""
+    """A TLS socket that, when it does not block, raises BlockingIOError as others do, and gives all
+    that has come."""
 
     def sendmsg(self, buffers: Iterable[memoryview]) -> int:  # type: ignore[override]
         """How many bytes of these buffers were taken."""

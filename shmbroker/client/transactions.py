@@ -192,8 +192,8 @@ class TransactionsAdmin:
     def hanging(
         self, partitions: Mapping[str, Iterable[int] | None], idle_since_ms: int
     ) -> list[Open]:
-        """Those in these partitions whose producer has written nothing since that time, and that
-        no coordinator has under way."""
+        """Open transactions in these partitions whose producer has written nothing since that time,
+        and that no coordinator has under way."""
         suspects = [one for one in self.open_in(partitions) if one.last_timestamp < idle_since_ms]
         if not suspects:
             return []
@@ -266,7 +266,7 @@ def _tried(ask: Callable[[], T], what: str) -> T:
 
 
 def _open_of(topic: str, row: Message) -> list[Open]:
-    """Those of the producers in a partition's row that have a transaction open."""
+    """The producers in a partition's row that have a transaction open."""
     index = row["partition_index"]
     refuse(row["error_code"], f"producers of {topic}-{index}", row["error_message"])
     return [

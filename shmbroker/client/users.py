@@ -33,7 +33,7 @@ _NAMES = {mechanism.code: name for name, mechanism in MECHANISMS.items()}
 
 
 class UserAdmin(Protocol):
-    """Who is asked. ClusterFault where the cluster refuses."""
+    """The way to a cluster's users. ClusterFault where the cluster refuses."""
 
     def users(self) -> Users:
         """All of them."""
@@ -48,7 +48,7 @@ class UserAdmin(Protocol):
 
 
 class OverControl:
-    """By the control socket."""
+    """The way by the control socket."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -100,7 +100,7 @@ class OverControl:
 
 
 class OverNetwork:
-    """By an AdminClient."""
+    """The way by an AdminClient."""
 
     def __init__(self, admin: Any) -> None:
         self._admin = admin
@@ -143,8 +143,8 @@ class OverNetwork:
 
 @contextmanager
 def over_control(data: str, client_id: str) -> Iterator[OverControl]:
-    """By the control socket of the family that works on a data directory; ClusterFault if it can't
-    be reached."""
+    """Ask by the control socket of the family that works on a data directory; ClusterFault if it
+    can't be reached."""
     try:
         connection = connect_control(data, ANSWER_S, client_id, _VERSIONS)
     except OSError as fault:

@@ -158,7 +158,8 @@ class Backlog:
                 self.closes_all -= 1
 
     def wait_for_one(self, posted: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Those of these partitions where all that was posted is delivered, one at least."""
+        """Wait until all that was posted to one of these partitions is delivered; give all
+        partitions where it is."""
         queues = [(one, self.queues[one]) for one in posted]
         with self.lock:
             while True:

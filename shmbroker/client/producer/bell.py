@@ -17,7 +17,7 @@ import os
 
 
 class Bell:
-    """Between the callers and the thread that sends."""
+    """The bell between the callers and the thread that sends."""
 
     def __init__(self) -> None:
         self.fd = -1
@@ -42,5 +42,5 @@ class Bell:
             os.eventfd_write(self.fd, 1)
 
     def hear(self) -> None:
-        """It rang."""
+        """Take note of a ring: clear the eventfd."""
         os.eventfd_read(self.fd)

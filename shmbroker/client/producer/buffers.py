@@ -43,7 +43,7 @@ class OpenBatch:
         self.created_s = now_s
 
     def state(self) -> tuple[int, int, int, int, int]:
-        """As `scatter` takes it."""
+        """The state of the buffer, as `scatter` takes it."""
         end = len(self.buffer)
         return self.position, end, self.count, self.base_timestamp, self.max_timestamp
 

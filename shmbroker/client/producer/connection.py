@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 VERSION = PLAIN[PRODUCE]
 REQUESTS_MAX = 5
-"""In flight, as Kafka's `max.in.flight.requests.per.connection` has it for idempotent producers."""
+"""The most requests in flight, as Kafka's `max.in.flight.requests.per.connection` has it for
+idempotent producers."""
 
 ANSWER_BYTES_MAX = 64 << 20
 _PARTS_MAX = 64

@@ -64,7 +64,7 @@ _UNDECIDED = (
     error_codes.REQUEST_TIMED_OUT,
     error_codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
 )
-"""After these a batch may be in the log."""
+"""Errors after which a batch may be in the log."""
 
 
 class Identity(NamedTuple):
@@ -153,7 +153,7 @@ class Batch:
         return frame
 
     def halves(self, identity: Identity, codec: int) -> "tuple[Batch, Batch]":
-        """The same records in two batches, which go on with its sequences. It must be sealed."""
+        """Split the records into two batches, which go on with its sequences. It must be sealed."""
         assert self.frame is not None and self.count > 1
         records = [record[1:] for record in iterate_records(self.frame)]
         middle = len(records) // 2
@@ -299,7 +299,8 @@ class PartitionQueue:
         self._take_back()
 
     def _take_back(self) -> None:
-        """When none is in flight any more, those that came back are the next, in their order."""
+        """Take back the batches that came back, once none is in flight: they are the next, in their
+        order."""
         if self._returned and not self.in_flight:
             # They are fewer than half of all sequences, so those before the wrap come first.
             origin = self._returned[0].sequence

@@ -105,7 +105,7 @@ class Epochs:
 
     @contextmanager
     def noting_fences(self) -> Iterator[None]:
-        """Who is fenced can do nothing more."""
+        """Keep the fault of a fence: a producer that is fenced can do nothing more."""
         try:
             yield
         except FencedFault as fault:

@@ -68,7 +68,7 @@ class Leaders:
         self._selector.close()
 
     def forget(self) -> None:
-        """Begin anew, behind `close`."""
+        """Begin again, behind `close`."""
         self.connections.clear()
         self._reconnect.clear()
 
@@ -149,5 +149,5 @@ class Leaders:
         self._reconnect[broker_id] = clock.monotonic() + rest_s, min(2 * rest_s, longest)
 
     def end_rests(self, broker_id: int) -> None:
-        """It has delivered: its next rest is a first one."""
+        """End the rests of a broker that has delivered: its next rest is a first one."""
         self._reconnect.pop(broker_id, None)

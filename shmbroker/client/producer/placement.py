@@ -1,4 +1,4 @@
-"""Which partition each record goes to: Kafka's default partitioner on whole columns.
+"""The partition that each record goes to: Kafka's default partitioner on whole columns.
 
     a record with                goes to
     a partition of its own       that one

@@ -224,8 +224,8 @@ class Producer:
             self._backlog.post(topic, partition, sequence, batches)
 
     def wait_for_one(self, posted: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Those of these partitions where all that was posted is delivered: one at least, which is
-        waited for. DeliveryFault."""
+        """Wait until all that was posted to one of these partitions is delivered; give all
+        partitions where it is. DeliveryFault."""
         return self._backlog.wait_for_one(posted)
 
     def flush(self) -> None:

@@ -167,7 +167,7 @@ class Spill:
         return opened
 
     def _make_room(self, topic_partition: TopicPartition, opened: OpenBatch) -> None:
-        """It is full: twice the room for it, or none."""
+        """Make room in a full batch, up to twice as much; close it where it may not grow."""
         size = len(opened.buffer)
         if opened.count and size >= self._batch_size:
             self._close(topic_partition)

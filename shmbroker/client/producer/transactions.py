@@ -58,7 +58,7 @@ _GROUP, _TRANSACTION = 0, 1
 """Key types of FindCoordinator."""
 FENCED = (error_codes.PRODUCER_FENCED, error_codes.INVALID_PRODUCER_EPOCH)
 _NOT_BEGUN = (error_codes.INVALID_TXN_STATE, error_codes.INVALID_PRODUCER_ID_MAPPING)
-"""To an abort: the coordinator has nothing to end."""
+"""Errors of an abort that say: the coordinator has nothing to end."""
 _ENDING = ("PrepareCommit", "PrepareAbort")
 """Decided, and not every partition has the marker that tells it."""
 _MARKERS_S = 0.005
@@ -73,8 +73,8 @@ T = TypeVar("T")
 
 
 class GroupMember(NamedTuple):
-    """Who commits offsets. With a generation (of classic groups; the member epoch of others) and a
-    member, the coordinator refuses one that is no member any more (KIP-447)."""
+    """The member that commits offsets. With a generation (of classic groups; the member epoch of
+    others) and a member, the coordinator refuses one that is no member any more (KIP-447)."""
 
     group_id: str
     generation_id: int = -1
@@ -134,7 +134,7 @@ class _Coordinator:
         return self._connection.ask(api_key, body)
 
     def close(self) -> None:
-        """It is found again at the next question."""
+        """Close the connection; the coordinator is found again at the next question."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -198,7 +198,7 @@ class Transactions:
         self.state = OPEN
 
     def add(self, topic: str, partitions: Iterable[int]) -> None:
-        """These partitions get records; the coordinator knows of it when it returns."""
+        """Add partitions that get records; the coordinator knows of them when it returns."""
         self.check_open()
         new = sorted(set(partitions) - {index for name, index in self._added if name == topic})
         if not new:
@@ -327,7 +327,7 @@ class Transactions:
         self._forget()
 
     def wait_for_markers(self, wait_s: float) -> bool:
-        """After an end: whether readers see it in every partition, waited for so long at most."""
+        """Wait after an end, for so long at most: whether readers see it in every partition."""
         deadline = clock.monotonic() + wait_s
         body: Message = {"transactional_ids": [self.name]}
 

@@ -1,4 +1,4 @@
-"""Which records of a range belong to aborted transactions. Pure.
+"""The records of a range that belong to aborted transactions. Pure.
 
 A segment's `.txnindex` has an entry for each aborted transaction whose marker lies in it (Kafka,
 `AbortedTxn`):
@@ -35,7 +35,7 @@ _VERSION = 0
 
 
 class AbortedTransaction(NamedTuple):
-    """Its records lie at offsets [first_offset, last_offset]."""
+    """An aborted transaction, whose records lie at offsets [first_offset, last_offset]."""
 
     producer_id: int
     first_offset: int

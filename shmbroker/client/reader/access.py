@@ -61,7 +61,7 @@ def _groups() -> set[int]:
 
 
 def _is_member(user: str, group: int) -> bool:
-    """By the user database, whatever this process runs with."""
+    """Whether a user belongs to a group by the user database, whatever this process runs with."""
     try:
         return user in grp.getgrgid(group).gr_mem or pwd.getpwnam(user).pw_gid == group
     except KeyError:

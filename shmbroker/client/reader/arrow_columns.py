@@ -83,7 +83,8 @@ class ConstantColumns:
 
 @lru_cache(maxsize=64)
 def constant_columns(topic: str, partition: int, rows: int) -> ConstantColumns:
-    """They take 0.3 ms to make, which shows where a piece is small."""
+    """The columns that are the same in all rows. Making them takes 0.3 ms, which shows where a
+    piece is small, so they are kept."""
     return ConstantColumns(topic, partition, rows)
 
 
@@ -106,7 +107,8 @@ def is_aborted(
     base_offset: NDArray[np.int64],
     attributes: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
-    """Which batches belong to an aborted transaction (producer id, first and last offset)."""
+    """Mark the batches that belong to an aborted transaction (producer id, first and last
+    offset)."""
     found = np.zeros(len(base_offset), np.bool_)
     for aborted_id, first_offset, last_offset in aborted:
         found |= (

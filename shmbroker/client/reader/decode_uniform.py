@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
 
 INDEX_MAX = 1 << 13
-"""From this one on an offset delta has three bytes."""
+"""The index from which on an offset delta has three bytes."""
 
 _WORD_BYTES = 8
 

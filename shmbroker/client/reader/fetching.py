@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
 
 Lose = Callable[[str], None]
-"""Told of records that are gone; raises if the query must not go on without them."""
+"""Called where records are gone, with what to say; raises if the query must not go on without
+them."""
 
 _HEAD = Struct(">qi")
 _LAST_OFFSET_DELTA = Struct(">i")

@@ -1,4 +1,4 @@
-"""From offset ranges and segment lists to the pieces that Spark's tasks read. Pure.
+"""The way from offset ranges and segment lists to the pieces that Spark's tasks read. Pure.
 
     range     what a query must read of one partition: [start_offset, end_offset), which the leader
               has confirmed to be below its high watermark

@@ -1,4 +1,4 @@
-"""From planned pieces to Arrow batches, by one of two ways to the same bytes.
+"""The reading of planned pieces into Arrow batches, by one of two ways to the same bytes.
 
     files   the piece of the log file is mapped and decoded in place
     fetch   the piece's offsets are fetched over the Kafka protocol and decoded the same
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 logger = logging.getLogger("shmbroker.spark")
-"""Its documented name, whoever reads: Arrow's users know it, too."""
+"""The logger's documented name, whoever reads: Arrow's users know it, too."""
 
 AUTO = "auto"
 FILES = "files"
@@ -44,7 +44,7 @@ class Reading(NamedTuple):
     fails_on_data_loss: bool = True
 
     def lose(self, text: str) -> None:
-        """Told of records that are gone: a fault, or a warning where the query goes on."""
+        """Report records that are gone: a fault, or a warning where the query goes on."""
         if self.fails_on_data_loss:
             raise DataLossFault(text, ACCEPT_LOSS)
         logger.warning("%s", text)

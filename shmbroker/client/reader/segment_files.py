@@ -31,7 +31,7 @@ from shmbroker.records.batch_layout import (
 )
 
 DELETED = ".deleted"
-"""Behind the names of files that are to be unlinked, but not yet."""
+"""The end of the names of files that are to be unlinked, but not yet."""
 
 
 class GoneFault(DataLossFault):

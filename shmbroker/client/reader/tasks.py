@@ -111,7 +111,7 @@ def _plan(
 
 
 def without_files(terms: Terms, fault: Fault) -> Terms:
-    """The same terms, with the files given up for this reason; or the reason is raised."""
+    """Give the files up for this reason: the terms without them, or the reason is raised."""
     if terms.reading.way != AUTO:
         raise fault
     warn_once(f"records are fetched from the broker, not read from its files: {fault}")
@@ -121,7 +121,7 @@ def without_files(terms: Terms, fault: Fault) -> Terms:
 def way_of(
     client: BrokerClient, terms: Terms, topics: Mapping[str, Topic], partition: TopicPartition
 ) -> str:
-    """By which way records of this partition will be read, before anything is planned."""
+    """The way by which records of this partition will be read, before anything is planned."""
     if terms.reading.way == FETCH:
         return FETCH
     try:
