@@ -183,4 +183,5 @@ APPLIERS: dict[str, Callable[[Draft, dict[str, Any], int], None]] = {
     "ClearElrRecord": _clear_elr,
     **{name: partial(_change_security, name) for name in SECURITY_APPLIERS},
 }
-"""By the name of the record; they take the draft, the message and its offset."""
+"""The function that applies a record, by the record's name; it takes the draft, the message and its
+offset."""

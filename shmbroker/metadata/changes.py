@@ -16,7 +16,7 @@ class TopicDeleted(NamedTuple):
     """A topic is gone."""
 
     topic: TopicImage
-    """As it was."""
+    """The topic as it was."""
 
 
 class TopicCreated(NamedTuple):
@@ -29,7 +29,7 @@ class PartitionChanged(NamedTuple):
     """A partition of a topic that was there before has changed, or was added."""
 
     topic: TopicImage
-    """As it is now."""
+    """The topic as it is now."""
     before: PartitionImage | None
     """None: added."""
     after: PartitionImage

@@ -307,7 +307,7 @@ def _entry(setting: Setting, value: str | None, synonyms: list[dict[str, Any]]) 
 
 
 def _printed(setting: Setting, text: str) -> str | None:
-    """As Kafka prints the parsed value: " 5 " is 5, TRUE is true."""
+    """The text of the parsed value, as Kafka prints it: " 5 " is 5, TRUE is true."""
     try:
         return setting.text(setting.parse(text))
     except ValueError:

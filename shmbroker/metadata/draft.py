@@ -73,7 +73,7 @@ class Draft:
         """Replicas and directories of new partitions: thousands are placed alike."""
 
     def apply(self, records: Iterable[MetadataRecord]) -> None:
-        """Some more records, in order. StorageFault for one that isn't understood."""
+        """Apply some more records, in order. StorageFault for one that isn't understood."""
         for offset, _, name, _, message in records:
             applier = APPLIERS.get(name)
             if applier is None:
@@ -127,7 +127,7 @@ class Draft:
         return partitions
 
     def finish(self, offset: int, epoch: int) -> tuple[MetadataImage, list[MetadataChange]]:
-        """As `applied` of all of them."""
+        """Give what `applied` gives, for all records together."""
         image = self.image
         image.offset = offset
         image.epoch = epoch

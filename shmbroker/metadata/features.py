@@ -9,12 +9,12 @@ Source: Kafka's `Feature`, `MetadataVersion`; KIP-584.
 
 METADATA_VERSION = "metadata.version"
 GROUP_VERSION = "group.version"
-"""From 1 on, groups of the protocol of KIP-848 may be formed."""
+"""The feature that allows groups of the protocol of KIP-848, from level 1 on."""
 ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
-"""From 1 on, partitions have eligible leader replicas (KIP-966)."""
+"""The feature that gives partitions eligible leader replicas (KIP-966), from level 1 on."""
 TRANSACTION_VERSION = "transaction.version"
-"""From 1 on the log of transactions has newer records; from 2 on each end of a transaction gives
-its producer a new epoch, and a batch adds its partition (KIP-890)."""
+"""The feature of transactions. From level 1 on their log has newer records; from 2 on each end of a
+transaction gives its producer a new epoch, and a batch adds its partition (KIP-890)."""
 
 SUPPORTED_FEATURES = {
     # name: least and highest level that is served

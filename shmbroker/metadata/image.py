@@ -90,7 +90,7 @@ class BrokerImage(_Value):
         self.directories = directories
         """Ids of its log directories, from meta.properties."""
         self.in_controlled_shutdown = in_controlled_shutdown
-        """It stops: it still serves, but leads nothing any more and joins no ISR."""
+        """The broker stops: it still serves, but leads nothing any more and joins no ISR."""
 
     @property
     def is_active(self) -> bool:

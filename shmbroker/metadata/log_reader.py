@@ -88,7 +88,7 @@ class MetadataLogReader:
         self._transaction: list[MetadataRecord] | None = None
         """Records of a transaction whose end is still to come."""
         self._lot: list[MetadataRecord] = []
-        """To be given out next."""
+        """Records to be given out next."""
         self._decoded = 0
         """Records since the last lot, be they in this one or of a transaction."""
         self.next_offset = 0

@@ -4,7 +4,7 @@ Messages quote what a client sent, and that alone may be as long as a string can
 """
 
 MESSAGE_CHARACTERS_MAX = 4096
-"""At four bytes each they fit twice over."""
+"""The most characters of a message: at four bytes each they fit twice over."""
 
 
 def fitting(message: str | None) -> str | None:

@@ -37,7 +37,7 @@ def entity_of(rows: Iterable[dict[str, Any]]) -> Entity:
 
 
 def entity_rows(entity: Entity) -> list[dict[str, Any]]:
-    """The same as records and answers have it."""
+    """The rows of an entity, as records and answers have them."""
     return [{"entity_type": kind, "entity_name": name} for kind, name in entity]
 
 

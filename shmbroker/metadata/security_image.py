@@ -1,4 +1,4 @@
-"""Who may do what and how much, and how users show who they are, as of one offset of the metadata
+"""The rights and quotas of users, and how users show who they are, as of one offset of the metadata
 log: ACLs, client quotas, SCRAM credentials, delegation tokens.
 
 * Part of the metadata image, and like it never changed: a draft copies the parts that its records
@@ -57,13 +57,13 @@ class Token(NamedTuple):
     owner: str
     """The principal that it stands for, such as User:alice."""
     requester: str
-    """Who asked for it, for himself or for the owner (KIP-373)."""
+    """The principal that asked for it, for itself or for the owner (KIP-373)."""
     renewers: tuple[str, ...]
     """Principals that may renew and expire it besides the owner."""
     issued_ms: int
     expires_ms: int
     max_ms: int
-    """Until then it may be renewed."""
+    """The time until which it may be renewed."""
 
 
 class SecurityImage:
@@ -73,12 +73,12 @@ class SecurityImage:
 
     def __init__(self) -> None:
         self.acls: dict[bytes, Acl] = {}
-        """By the id that its record has."""
+        """ACLs by the id that each one's record has."""
         self.scram: dict[tuple[str, int], ScramCredential] = {}
-        """By user and mechanism (1 SCRAM-SHA-256, 2 SCRAM-SHA-512)."""
+        """Credentials by user and mechanism (1 SCRAM-SHA-256, 2 SCRAM-SHA-512)."""
         self.quotas: Quotas = {}
         self.tokens: dict[str, Token] = {}
-        """By their ids, in the order in which they were issued."""
+        """Tokens by their ids, in the order in which they were issued."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SecurityImage) and all(
@@ -198,4 +198,5 @@ APPLIERS: dict[str, tuple[str, Callable[[SecurityImage, dict[str, Any]], None]]]
     "DelegationTokenRecord": ("tokens", _put_token),
     "RemoveDelegationTokenRecord": ("tokens", _remove_token),
 }
-"""By record: which part it changes, and how; KeyError for a removal of an ACL that isn't there."""
+"""The part that a record changes, and the function that changes it, by the record's name; the
+function raises KeyError for a removal of an ACL that isn't there."""

@@ -1,4 +1,4 @@
-"""Which names a topic may have, and which topics belong to Kafka itself.
+"""The names that a topic may have, and the topics that belong to Kafka itself.
 
 Rules of Kafka's `org.apache.kafka.common.internals.Topic`, its words included: clients show them.
 """
