@@ -43,7 +43,8 @@ PLAINTEXT = "PLAINTEXT"
 ASK_S = 5.0
 CHANGE_S = 30.0
 FIRST_ASK_S = 1.0
-"""After so long of an unanswered question it is looked whether the library knows why."""
+"""The time of an unanswered question after which the command looks whether the library knows
+why."""
 _PATTERN = re.compile(r"[*?\[]")
 
 
@@ -113,7 +114,7 @@ def pairs(words: Iterable[str], option: str) -> dict[str, str]:
 
 
 class NotReached(CommandFault):
-    """Nobody listens at any of the servers."""
+    """No server listens at any of the addresses."""
 
 
 class Cluster:
@@ -255,7 +256,7 @@ _SERVERS = ("metadata.broker.list", "bootstrap.servers")
 
 
 def for_librdkafka(security: Security) -> dict[str, Any]:
-    """The same in librdkafka's settings; CommandFault for what it can't do."""
+    """The security in librdkafka's settings; CommandFault for what it can't do."""
     if security == OPEN:
         return {}
     if security.is_by_token:

@@ -34,14 +34,14 @@ class Bounds(NamedTuple):
     """When to stop, and what of transactions is read."""
 
     is_ending: bool
-    """At what is the end when the command begins."""
+    """Stop at what is the end when the command begins."""
     count_max: int | None
-    """After so many records."""
+    """Stop after so many records."""
     stop_ms: int | None
-    """Before the first record that is as new."""
+    """Stop before the first record that is as new."""
     isolation: str
     idle_ms_max: int | None = None
-    """When no record has come for so long."""
+    """Stop when no record has come for so long."""
 
 
 class Notes(NamedTuple):
@@ -128,7 +128,7 @@ class Consuming:
         return self.left == 0 or not self.open
 
     def loop(self) -> None:
-        """Until it is done; the consumer is closed, whatever happens."""
+        """Consume until it is done; the consumer is closed, whatever happens."""
         from confluent_kafka import KafkaError
 
         eof = KafkaError._PARTITION_EOF
@@ -186,7 +186,7 @@ class Consuming:
         return partition in self.open or offset < self.ends.get(partition, 0)
 
     def written(self, messages: list[Any]) -> None:
-        """Told what has reached stdout."""
+        """Take note of what has reached stdout."""
 
     def idle(self) -> None:
-        """Told that nothing came for POLL_S."""
+        """Take note that nothing came for POLL_S."""

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
 RANGES_MAX = 3
-"""More partitions are counted, not named."""
+"""The most partitions that are named; more are counted."""
 QUIET_POLLS = 3
-"""So many empty polls before it is said what a group waits for."""
+"""How many empty polls pass before it is said what a group waits for."""
 
 
 class PartitionReader(Consuming):

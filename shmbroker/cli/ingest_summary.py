@@ -27,7 +27,7 @@ class Bar:
         self._bar: Any = None
 
     def show(self, terminal: TextIO, each: list[Totals]) -> None:
-        """Where they are."""
+        """Show where they are."""
         if self._bar is None:
             from tqdm import tqdm
 

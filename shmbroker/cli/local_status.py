@@ -60,7 +60,7 @@ def find(addresses: Iterable[tuple[str, int]], data: str | None) -> attach.Attac
 
 
 def servers(seen: attach.Attached) -> str:
-    """Its brokers' addresses, as --bootstrap-server takes them."""
+    """The addresses of a family's brokers, as --bootstrap-server takes them."""
     return ",".join(
         f"{f'[{host}]' if ':' in host else host}:{port}"
         for host, port in seen.observer.addresses.values()

@@ -53,7 +53,8 @@ def offsets_known(
 
 
 def _client(cluster: Cluster, admin: AdminClient | None) -> AdminClient:
-    """It, or one of our own; the truth of a client is its length, the messages that it holds."""
+    """The client that was given, or one of our own; it is compared with None, as the truth of a
+    client is its length, the messages that it holds."""
     return cluster.admin() if admin is None else admin
 
 

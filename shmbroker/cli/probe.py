@@ -17,9 +17,9 @@ from shmbroker import clock, unix
 from shmbroker.client.addresses import Address, is_unix
 
 CONNECT_S = 4.0
-"""For all addresses together: name, connection and first answer."""
+"""The time for all addresses together: name, connection and first answer."""
 SECOND_LOOK_S = 1.0
-"""For finding out what it is that is no Kafka."""
+"""The time for finding out what it is that is no Kafka."""
 
 _CORRELATION_ID = 0x73686D62
 _CLIENT_ID = b"shmbroker-cli"
@@ -64,7 +64,7 @@ def _unix_refusal(address: Address, wait_s: float) -> ProbeRefusal | None:
 
 
 def _resolved(address: Address, wait_s: float) -> list[Address]:
-    """Its numeric addresses; a resolver that doesn't answer is not waited for."""
+    """The numeric addresses of a name; a resolver that doesn't answer is not waited for."""
     found: list[Any] = []
 
     def resolve() -> None:

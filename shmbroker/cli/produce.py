@@ -202,7 +202,7 @@ class _Additions:
         self._empty_is_null = empty_is_null
 
     def to(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The same records, with that."""
+        """Give the records this key, these headers and null values."""
         if self._common or self._headers or self._empty_is_null:
             for record in records:
                 record |= self._common

@@ -110,7 +110,7 @@ def list_quotas(cluster: Cluster, as_json: bool, **given: Any) -> None:
 
 
 def _json_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Without the kinds that the entity has not; a default's name is null."""
+    """A row without the kinds that the entity has not; a default's name is null."""
     return {key: value for key, value in row.items() if value != ""}
 
 

@@ -28,7 +28,7 @@ from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.outcome import CommandFault
 
 COMMAND = "/opt/shmbroker/bin/shmbroker"
-"""As the files in `systemd/` say it."""
+"""The command's path, as the files in `systemd/` say it."""
 MARK = "# Installed by `shmbroker systemd install`"
 """How a file begins that may be replaced, and taken away."""
 SOURCE = "systemd"
@@ -265,7 +265,7 @@ def _refuse(is_user: bool) -> None:
 
 
 def _refuse_strangers(files: Iterable[File]) -> None:
-    """Before anything is written."""
+    """Refuse to replace files that this command did not write, before anything is written."""
     for file in files:
         if not file.is_setting and _is(file.path) and not _is_ours(file.path):
             raise CommandFault(

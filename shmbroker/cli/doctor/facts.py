@@ -99,7 +99,7 @@ class Node:
     unfinished: list[str] = field(default_factory=list)
     """Files .cleaned and .swap."""
     is_clean: bool | None = None
-    """It was stopped in order."""
+    """The broker was stopped in order."""
     has_metadata: bool = False
     device: int | None = None
     free_bytes: int | None = None
@@ -108,7 +108,7 @@ class Node:
     kind: str | None = None
     """The kind of the file system."""
     options: list[str] = field(default_factory=list)
-    """With which it is mounted."""
+    """Options that the file system is mounted with."""
     is_ours: bool = False
     """A directory of shmbroker's own: DATA/node-N."""
     records: dict[str, int] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class Node:
     features: dict[str, int] = field(default_factory=dict)
     """Levels that its metadata log has."""
     log_directories: int = 0
-    """With how many the node registered last, says its metadata log."""
+    """The number of directories that the node registered with last, says its metadata log."""
     metadata_fault: str = ""
     """Why they can't be read."""
     topics: list[str] = field(default_factory=list)
@@ -135,7 +135,7 @@ class Directory:
     owner: int | None = None
     user: int = 0
     is_temporary: bool = False
-    """It lies where a restart of the machine clears up."""
+    """The directory lies where a restart of the machine clears up."""
     is_locked: bool | None = None
     holder: int | None = None
     """The process that has the lock, or had it last."""
@@ -160,7 +160,7 @@ class ProcessFacts:
     open_files: int | None = None
     open_files_max: int | None = None
     started_s: float = 0.0
-    """After the machine's start."""
+    """Seconds from the machine's start to the process's."""
     is_replaced: bool = False
     """The interpreter that it runs was removed or replaced on the disk."""
     oom_adjustment: int = 0

@@ -96,7 +96,8 @@ def certificates(told: str, protocols: str, host: str, now_ms: int) -> dict[str,
 
 
 def _days(host: str, port: int, now_ms: int) -> float:
-    """Whoever answers, whatever its certificate is worth: only its end counts."""
+    """The days that the certificate at an address still holds, whatever it is worth: only its end
+    counts."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -111,7 +112,7 @@ def _days(host: str, port: int, now_ms: int) -> float:
 def _settings(
     addresses: Sequence[tuple[str, int]], brokers: Sequence[Mapping[str, object]]
 ) -> dict[str, str]:
-    """Those of the first broker that checks look at; none of a broker that is not ours."""
+    """The settings of the first broker that checks look at; none of a broker that is not ours."""
     from shmbroker.client import admin
     from shmbroker.client.faults import ClusterFault
     from shmbroker.wire.api_keys import DESCRIBE_CONFIGS
@@ -136,7 +137,7 @@ def _settings(
 def look_at_transactions(
     found: ClusterFacts, addresses: Sequence[tuple[str, int]], longest_ms: int, now_ms: int
 ) -> None:
-    """Those that hang, and those that outlive their time-out; nothing where brokers can't say.
+    """Look for transactions that hang or outlive their time-out; nothing where brokers can't say.
 
     longest_ms: `transaction.max.timeout.ms`. Topics with a partition that nobody leads are left
     out: of them nobody can say.

@@ -58,7 +58,7 @@ def findings(checks: Iterable[Check], facts: Facts) -> list[Finding]:
 
 
 def ok(saw: str) -> Result:
-    """As it should be."""
+    """Works as it should."""
     return Result(OK, saw)
 
 

@@ -148,7 +148,7 @@ class _Top:
         self.next_look = clock.monotonic() + FIRST_INTERVAL_S
 
     def run(self) -> None:
-        """Until somebody wants an end."""
+        """Show the family until somebody wants an end."""
         state = self.state
         self._draw()
         while not state.is_over and not self.terminal.is_terminated:

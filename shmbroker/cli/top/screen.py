@@ -121,7 +121,7 @@ def _foot(state: State, count: int) -> Text:
 
 
 def _fitting(columns: Sequence[Column], widths: Sequence[int], width: int) -> list[int]:
-    """Which columns have room; the first may be cut down to FIRST_WIDTH_LEAST."""
+    """The columns that have room; the first may be cut down to FIRST_WIDTH_LEAST."""
     kept, used = [0], min(widths[0], FIRST_WIDTH_LEAST) + _GAP
     for number in range(1, len(columns)):
         used += widths[number] + _GAP

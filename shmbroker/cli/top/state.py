@@ -42,7 +42,7 @@ class State:
     at: int = 0
     """The first row that is shown."""
     page: int = 1
-    """Rows on the screen; whoever draws says so."""
+    """Rows on the screen; who draws says so."""
     sortings: list[Sorting] = field(
         default_factory=lambda: [Sorting(view.sorted_by, view.is_reversed) for view in VIEWS]
     )
@@ -54,7 +54,7 @@ class State:
 
     @property
     def sorting(self) -> Sorting:
-        """By what the view is sorted."""
+        """The column that the view is sorted by."""
         return self.sortings[self.view]
 
     def on_key(self, key: str) -> None:
@@ -101,7 +101,7 @@ class State:
         return found
 
     def window(self, rows: Sequence[Row], page: int) -> Sequence[Row]:
-        """Those that fit on the screen from where it was scrolled to."""
+        """The rows that fit on the screen from where it was scrolled to."""
         self.page = max(1, page)
         self.at = max(0, min(self.at, len(rows) - self.page))
         return rows[self.at : self.at + self.page]

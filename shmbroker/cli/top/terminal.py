@@ -44,7 +44,7 @@ BEGIN_FRAME, END_FRAME = "\x1b[?2026h\x1b[H", "\x1b[J\x1b[?2026l"
 END_LINE = "\x1b[K"
 READ_BYTES = 1024
 SIZE = (80, 24)
-"""Where the terminal does not say."""
+"""Columns and rows where the terminal does not say."""
 
 _SEQUENCES = {
     "[A": UP, "[B": DOWN, "[C": RIGHT, "[D": LEFT, "OA": UP, "OB": DOWN, "OC": RIGHT, "OD": LEFT,
@@ -133,7 +133,7 @@ class Terminal:
         self._write(BEGIN_FRAME + body + END_FRAME)
 
     def keys(self, wait_s: float) -> list[str]:
-        """Those that come within so long; [] as well when the size has changed, or the time is
+        """The keys that come within so long; [] as well when the size has changed, or the time is
         over. A terminal that is gone is an INTERRUPT."""
         ready, _, _ = select.select([self._fd, self._signals_read], [], [], max(0.0, wait_s))
         if self._signals_read in ready:

@@ -58,7 +58,7 @@ class View(NamedTuple):
     columns: tuple[Column, ...]
     sorted_by: int
     is_reversed: bool
-    """At first: numbers from the largest, words from the last."""
+    """The view's order at first: numbers from the largest, words from the last."""
     rows: Callable[[Snapshot, Rates], list[Row]]
 
 

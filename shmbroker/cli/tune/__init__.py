@@ -110,7 +110,7 @@ def _say(text: str) -> None:
 
 
 def _quiet(_text: str) -> None:
-    """Nobody is told."""
+    """Tell nobody."""
 
 
 def _print(facts: Facts, rows: list[Advice]) -> None:

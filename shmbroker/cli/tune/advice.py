@@ -1,4 +1,4 @@
-"""From facts to advice. Pure.
+"""The advice that follows from facts. Pure.
 
 A setting is advised where a trial beside the one of now showed that it gains: by the median of the
 rounds' ratios at least GAIN_LEAST, in two rounds of three at least, and without a loss of more than
@@ -53,7 +53,7 @@ class Advice:
     gain: float | None = None
     command: str = ""
     is_for_new: bool = False
-    """Only for a directory without data: it is not applied."""
+    """Whether the advice is for a directory without data only: it is not applied then."""
 
     @property
     def is_setting(self) -> bool:
@@ -205,7 +205,7 @@ def _dirty_pages(facts: Facts) -> list[Advice]:
 
 
 def _round_mib(size: float) -> int:
-    """To 64 MiB."""
+    """The size rounded to 64 MiB, at least that."""
     return max(1, round(size / (64 << 20))) * (64 << 20)
 
 

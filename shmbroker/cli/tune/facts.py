@@ -33,16 +33,16 @@ class Costs:
     """What parts cost, measured alone; rates in bytes a second."""
 
     wake_us: float | None = None
-    """From an eventfd written to the other process awake, median."""
+    """Microseconds from an eventfd written to the other process awake, median."""
     copy_rate: float | None = None
     crc_rate: float | None = None
     write_rate: float | None = None
-    """Into the data directory's disk, flush included."""
+    """The rate of writes to the data directory's disk, flush included."""
     flush_us: float | None = None
     """4 KiB appended and flushed, median."""
     cold_read_rate: float | None = None
     ahead_read_rate: float | None = None
-    """The same with twice the read-ahead."""
+    """The rate of cold reads with twice the read-ahead."""
 
 
 @dataclass

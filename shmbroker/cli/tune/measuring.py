@@ -248,7 +248,7 @@ class Tried:
         self.loads = {load: Load(self.broker, *SHAPES[load]) for load in LOADS}
 
     def workers_cpu_s(self) -> dict[str, float]:
-        """By role, of the workers."""
+        """Seconds of CPU that the workers have used, by role."""
         found: dict[str, float] = {}
         for title, pid in self.broker.children().items():
             used = usage(pid)
@@ -369,7 +369,7 @@ class Load:
                 kept = kept[end:]
 
     def run(self, seconds: float) -> tuple[int, float]:
-        """For so long: (requests answered, seconds)."""
+        """Send requests for so long: (requests answered, seconds)."""
         with _polling(self.sockets) as (poller, by_fd):
             begin = clock.monotonic()
             end = begin + seconds
