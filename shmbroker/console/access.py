@@ -1,4 +1,4 @@
-"""Who may ask for what: every request is judged here before it does anything. Pure.
+"""The rules of access: every request is judged here before it does anything. Pure.
 
 The console has no login: whoever reaches its address may ask. What is kept out are other pages in
 the browser of somebody who may:
@@ -34,7 +34,8 @@ class Request(NamedTuple):
     path: str
     query: Mapping[str, str]
     headers: Mapping[str, str]
-    """By their names in small letters; of several with one name, all, with commas between."""
+    """Headers by their names in small letters; of several with one name, all, with commas
+    between."""
     body: bytes = b""
 
 

@@ -1,5 +1,5 @@
-"""Who is in a group, and what each member has: DescribeGroups or ConsumerGroupDescribe, asked of
-its coordinator when one group is looked at."""
+"""The members of a group, and what each has: DescribeGroups or ConsumerGroupDescribe, asked of its
+coordinator when one group is looked at."""
 
 from __future__ import annotations
 

@@ -182,8 +182,8 @@ class Messages(TopicReader):
     def _before(
         self, partition: int, low: int, place: int, count: int, budget: Budget
     ) -> tuple[list[Record], int, bool]:
-        """The same for the last `count` records before a place; a window that holds too many bytes
-        is made smaller."""
+        """Read the last `count` records before a place; a window that holds too many bytes is made
+        smaller."""
         window = count
         while True:
             start = max(low, place - window)

@@ -38,7 +38,7 @@ def settings_of(
     identity: Mapping[str, str],
     topic: str | None,
 ) -> list[dict[str, object]]:
-    """Those of a topic, or of a broker if it is None. Values of secrets are left out.
+    """The settings of a topic, or of a broker if the topic is None. Values of secrets are left out.
 
     Of a topic the source is where the value is really from; DescribeConfigs names the default
     where Kafka does, as for log.retention.hours behind retention.ms.

@@ -48,7 +48,7 @@ RETRY_S = 5.0
 WAIT_MS = 1000
 
 Offsets = dict[int, int]
-"""By partition."""
+"""Offsets by partition."""
 
 
 class Batch(NamedTuple):
