@@ -43,7 +43,7 @@ from shmbroker.observe.snapshot import (
 )
 
 PARTITIONS_MAX = 5000
-"""With more than these there are no series of single partitions, but those of topics."""
+"""The most partitions that have series of their own; with more there are those of topics only."""
 
 _STATES = (NONE, STARTING, RUNNING, STOPPING, UNABLE)
 _KAFKA_STATES = {NONE: 0, STARTING: 2, RUNNING: 3, STOPPING: 6}

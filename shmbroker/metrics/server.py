@@ -26,7 +26,7 @@ THREADS_MAX = 8
 CLIENT_S = 10.0
 TEXT = "text/plain; charset=utf-8"
 Accepted = socket.socket | tuple[bytes, socket.socket]
-"""As socketserver has it: a datagram is the second; there are none."""
+"""An accepted connection, as socketserver has it: a datagram is the second; there are none."""
 _ROOT = b"""shmbroker
 /metrics  series for Prometheus
 /healthz  200 while it lives
@@ -61,7 +61,7 @@ class BoundedServer(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, name="http", daemon=True).start()
 
     def process_request(self, request: Accepted, client_address: object) -> None:
-        """In a thread, if there is one left."""
+        """Serve a request in a thread, if there is one left, else close its connection."""
         if self._places.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
@@ -88,7 +88,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
     timeout = CLIENT_S
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nobody wants a line for each request."""
+        """Write nothing: a line for each request is not wanted."""
 
 
 class Server(BoundedServer):
