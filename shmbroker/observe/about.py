@@ -28,7 +28,7 @@ class About(NamedTuple):
     slots: list[tuple[str, int]]
     """Role and number, by slot."""
     rings: list[tuple[int, int, int]]
-    """In the order of their region: who writes, who reads, the capacity."""
+    """Rings in the order of their region: who writes, who reads, the capacity."""
     directories: dict[int, str]
     """The log directory of each broker, by its id; the controller of the same id is beside it."""
     addresses: dict[int, tuple[str, int]]
@@ -41,13 +41,13 @@ class About(NamedTuple):
         return f"{self.directories[controller]}/__cluster_metadata-0"
 
     def to_bytes(self) -> bytes:
-        """For the region."""
+        """The bytes that go into the region."""
         text = repr(tuple(self)).encode("utf-8", "surrogateescape")
         return len(text).to_bytes(LENGTH_BYTES, "little") + text
 
     @classmethod
     def from_bytes(cls, view: memoryview) -> About:
-        """Out of the region; ConfigFault if another version wrote it."""
+        """Read the text of the region; ConfigFault if another version wrote it."""
         import ast
 
         length = int.from_bytes(view[:LENGTH_BYTES], "little")

@@ -1,4 +1,4 @@
-"""From outside: finds the families that run on this host, and maps the memory of one, to read.
+"""The look from outside, which finds the families of this host and maps the memory of one, to read.
 
 Rules of this file:
 * Regions have no name (`shm.region`); their descriptors are open in the supervisor, and
@@ -38,7 +38,7 @@ class NotRunning(Fault):
 
 
 class NotAllowed(Fault):
-    """It belongs to another user."""
+    """The family belongs to another user."""
 
 
 class Running(NamedTuple):

@@ -59,7 +59,7 @@ class Told(NamedTuple):
     members: int
     coordinator: int
     committed: Mapping[tuple[str, int], int]
-    """By topic and partition."""
+    """Committed offsets by topic and partition."""
 
 
 def _connected(data_directory: str, broker_id: int) -> Connection:
@@ -86,7 +86,7 @@ class GroupAsker:
         self._data_directory = data_directory
         self._brokers = brokers
         self.ask_s = ASK_S
-        """Between two rounds, at least."""
+        """The least time between two rounds."""
         self._connections: dict[int, Connection] = {}
         self._wanted = threading.Event()
         self._told = threading.Event()
@@ -99,7 +99,7 @@ class GroupAsker:
         threading.Thread(target=self._run, name="groups", daemon=True).start()
 
     def want(self) -> None:
-        """Somebody wants to know: ask, unless it was asked lately; only the first waits for it."""
+        """Ask the brokers, unless they were asked lately; only the first caller waits for it."""
         self._wanted.set()
         self._told.wait(FIRST_WAIT_S)
 

@@ -44,7 +44,7 @@ class ChangeCounts:
                 self.leaders += before.leader_id != after.leader_id
 
     def taken(self) -> Changes:
-        """As they are now."""
+        """The counts as they are now."""
         return Changes(self.shrinks, self.expands, self.leaders)
 
 
@@ -67,7 +67,7 @@ class Directories:
     """Sizes of logs. A directory is looked at again when something in it was made or removed."""
 
     def __init__(self, log_directories: Mapping[int, str]) -> None:
-        """By broker id."""
+        """Take the log directories by broker id."""
         self._roots = log_directories
         self._seen: dict[str, tuple[int, Files | None]] = {}
         self._starts: dict[int, dict[tuple[str, int], int]] = {}

@@ -71,15 +71,15 @@ class Rates:
 
     interval_s: float
     processes: Mapping[str, ProcessRates]
-    """By title."""
+    """Rates of processes by title."""
     rings: Mapping[str, float]
     """Bytes a second, by "writer > reader"."""
     topics: Mapping[str, Flow]
     partitions: Mapping[str, Flow]
-    """By "topic-number"."""
+    """Flows of partitions by "topic-number"."""
     timings: Sequence[Timing]
     lags: Mapping[str, float]
-    """By how many records a second groups fall behind; below 0 they catch up."""
+    """Records a second that groups fall behind by; below 0 they catch up."""
     bytes_in: float
     """Batches appended at the leaders of all brokers."""
     bytes_out: float

@@ -91,7 +91,7 @@ class Place(NamedTuple):
 
     @property
     def title(self) -> str:
-        """As `ps` shows who is in it."""
+        """The name that `ps` shows for who is in it."""
         return self.role if self.role == SUPERVISOR else f"{self.role}-{self.number}"
 
 
@@ -101,13 +101,14 @@ class Family(NamedTuple):
     counters: Counters
     places: Sequence[Place]
     rings: Mapping[tuple[int, int], memoryview]
-    """By the slots of who writes and who reads."""
+    """Rings by the slots of who writes and who reads."""
     latencies: Mapping[int, memoryview]
-    """By slot."""
+    """Latencies by slot."""
     supervisor_pid: int
     started_ms: int
     are_pids_ours: bool = True
-    """Not if it runs in a container, and we do not: then /proc has others under its pids."""
+    """The pids hold here. They do not if the family runs in a container, and we do not: then /proc
+    has others under its pids."""
 
 
 def processes(family: Family, now_s: float, is_usage_wanted: bool = True) -> list[Process]:
@@ -150,7 +151,7 @@ def _process(family: Family, place: Place, now_s: float, is_usage_wanted: bool) 
 
 
 def controllers(family: Family) -> Controllers:
-    """Who decides, and how much is decided."""
+    """The controller that decides, and how much is decided."""
     epoch, leader, is_active = family.counters.metadata_leader()
     committed = family.counters.words[METADATA_END_OFFSET_WORD]
     voters = sum(place.role == "controller" for place in family.places)

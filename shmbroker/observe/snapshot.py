@@ -74,7 +74,7 @@ class Process:
     number: int
     """The broker's id of an I/O worker, the voter's of a controller."""
     title: str
-    """As `ps` and the log name it."""
+    """The name that `ps` and the log show."""
     pid: int
     state: str
     """One of the states above; of the supervisor RUNNING."""
@@ -83,9 +83,9 @@ class Process:
     started_ms: int
     """When it was forked, in ms since 1970."""
     boot_s: float | None
-    """From its fork until it served; None while it does not serve."""
+    """Seconds from its fork until it served; None while it does not serve."""
     silence_s: float | None
-    """Since its last sign of life; idle processes sign once a second."""
+    """Seconds since its last sign of life; idle processes sign once a second."""
     work: str
     """What it does that takes long, in words; "" for nothing."""
     connections: int
@@ -95,7 +95,7 @@ class Process:
     disk: str
     """HAS_ROOM, IS_FULL or HAS_FAILED for an I/O worker."""
     counted: Mapping[str, int]
-    """Its counters and gauges (`shm.counters`) by name; {} for the supervisor."""
+    """The process's counters and gauges (`shm.counters`) by name; {} for the supervisor."""
     usage: Usage | None
     """None if it has just ended, or belongs to somebody else."""
 
@@ -109,7 +109,7 @@ class Ring:
     used_bytes: int
     capacity_bytes: int
     written_bytes: int
-    """Since both ends live."""
+    """Bytes written since both ends live."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Controllers:
-    """Who decides."""
+    """The controllers, and the one that decides."""
 
     is_active: bool
     leader: int
@@ -188,7 +188,7 @@ class Topic:
 
     name: str
     topic_id: str
-    """As Kafka writes it."""
+    """The topic's id, as Kafka writes it."""
     is_internal: bool
     min_in_sync: int
     """min.insync.replicas"""
@@ -256,7 +256,7 @@ class Group:
     kind: str
     """classic or consumer, in small letters."""
     state: str
-    """As Kafka names it, in small letters."""
+    """The group's state, as Kafka names it, in small letters."""
     members: int
     coordinator: int
     lags: Sequence[Lag]
@@ -272,7 +272,7 @@ class Groups:
     """What brokers said of groups when they were asked last."""
 
     age_s: float | None
-    """Since then; None: never."""
+    """Seconds since then; None: they were never asked."""
     failed: int
     """Questions that were not answered."""
     groups: Sequence[Group]
@@ -298,13 +298,13 @@ class Snapshot:
     cluster_id: str
     data_directory: str
     at_ms: int
-    """Since 1970."""
+    """The time of the snapshot, in ms since 1970."""
     monotonic_s: float
-    """The same moment, for rates."""
+    """The moment by a steady clock, for rates."""
     started_ms: int
     """When the family was started."""
     processes: Sequence[Process]
-    """By slot; the supervisor is the first."""
+    """Processes by slot; the supervisor is the first."""
     rings: Sequence[Ring]
     latencies: Sequence[Latency]
     controllers: Controllers
@@ -314,13 +314,13 @@ class Snapshot:
     fenced: Sequence[int]
     """Brokers that are fenced: not at work."""
     topics: Sequence[Topic]
-    """By name."""
+    """Topics by name."""
     groups: Groups
     changes: Changes
     reasons_not_ready: Sequence[str]
     """Sentences; empty: it is ready to serve."""
     took_s: float
-    """To make this."""
+    """Seconds that making this took."""
 
     @property
     def is_ready(self) -> bool:
@@ -328,7 +328,7 @@ class Snapshot:
         return not self.reasons_not_ready
 
     def of_role(self, role: str) -> list[Process]:
-        """Its processes, of one role."""
+        """The family's processes of one role."""
         return [process for process in self.processes if process.role == role]
 
     @cached_property
