@@ -76,7 +76,7 @@ def columns_of(schema: StructType, options: Options) -> tuple[tuple[str, ...], f
 def declared(
     batches: Iterable[pa.RecordBatch], required: frozenset[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The same columns, these of them declared to have no nulls."""
+    """The batches, with these columns declared to have no nulls."""
     import pyarrow as pa
 
     schema = None

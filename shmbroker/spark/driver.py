@@ -159,7 +159,7 @@ def plan_tasks(
 def way_of(
     client: BrokerClient, options: Options, topics: Mapping[str, Topic], partition: TopicPartition
 ) -> str:
-    """By which way records of this partition will be read, before anything is planned."""
+    """The way by which records of this partition will be read, before anything is planned."""
     return tasks.way_of(client, terms(options), topics, partition)
 
 
@@ -197,7 +197,8 @@ def _within_estimate(
     ends: Ends,
     found: Mapping[TopicPartition, PartitionFiles],
 ) -> Ends:
-    """As many records of each partition as its log has in its share of the bytes, on average."""
+    """The ends up to which each partition gives as many records as its log has in its share of the
+    bytes, on average."""
     waiting = {
         tp: files.size
         * (ends[tp] - starts[tp])

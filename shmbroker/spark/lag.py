@@ -37,8 +37,8 @@ Metrics = dict[str, str]
 
 
 def add_lag(progress: Any) -> Any:
-    """The same progress (`query.lastProgress`, an event's, or its JSON as a dict), with the lag
-    among the metrics of each source that is a shmbroker."""
+    """The progress (`query.lastProgress`, an event's, or its JSON as a dict), with the lag among
+    the metrics of each source that is a shmbroker."""
     for source in progress["sources"]:
         latest = document_of(source.get("latestOffset"))
         if TOPIC_IDS in latest:
@@ -61,7 +61,7 @@ class LagListener(StreamingQueryListener):
         self._names: dict[str, str] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing to tell yet."""
+        """Do nothing yet: there is nothing to tell."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """A micro-batch ended."""

@@ -64,7 +64,7 @@ TOPIC_IDS = ":topic_ids"
 """Key of an offsets JSON beside the topics; a colon is not allowed in a topic's name."""
 
 QUERY_ID = ":query_id"
-"""Another such key: what the query's consumer group is named by, for as long as its checkpoint."""
+"""Another such key: a word in the name of the query's consumer group, kept with its checkpoint."""
 
 READ_WAYS = ("auto", "files", "fetch")
 EMITS = ("records", "ranges")

@@ -74,7 +74,7 @@ class Stopping:
 
 @contextlib.contextmanager
 def only_one(checkpoint: Path) -> Iterator[None]:
-    """Nobody else runs queries from this checkpoint meanwhile; ConfigFault if somebody does.
+    """Let nobody else run queries from this checkpoint meanwhile; ConfigFault if somebody does.
 
     The kernel takes the lock from a process that dies.
     """

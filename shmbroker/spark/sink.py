@@ -91,7 +91,7 @@ class Writing(NamedTuple):
     name: str
     version: int
     run: Run | None = None
-    """With transactions."""
+    """The run of a write with transactions; None without them."""
 
 
 class Committed(WriterCommitMessage):
@@ -301,7 +301,7 @@ def write_rows(batches: Iterator[pa.RecordBatch], writing: Writing) -> WriterCom
 def _write_in_transaction(
     batches: Iterator[pa.RecordBatch], writing: Writing, run: Run, arguments: dict[str, Any]
 ) -> InTransaction:
-    """The same, by the leases of the keeper."""
+    """Write batches in a transaction, by the leases of the keeper."""
     from shmbroker.spark.transactions import sending
     from shmbroker.spark.transactions.series import Series
 

@@ -43,7 +43,7 @@ class TaskSide(worker.Shipped):
     options: Options
     columns: tuple[str, ...]
     required: frozenset[str]
-    """Those that the query's schema says to be NOT NULL; Spark wants the same of the batches."""
+    """Columns that the query's schema says to be NOT NULL; Spark wants the same of the batches."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a task's records, or what they are planned by, as Arrow batches."""

@@ -84,10 +84,10 @@ def _sockets() -> Iterator[socket.socket]:
 # --- what users see of these processes -----------------------------------------------------------
 
 _WORKER = "pyspark.worker_util"
-"""Only the Python processes of Spark have imported it."""
+"""A module that only the Python processes of Spark have imported."""
 
 _HIDE = "SPARK_HIDE_TRACEBACK"
-"""With this in its environment, such a process tells an error without its traceback."""
+"""The variable that makes such a process tell an error without its traceback."""
 
 
 @contextmanager

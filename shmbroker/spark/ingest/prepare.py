@@ -1,5 +1,5 @@
-"""Before an ingest runs, without Spark: is it a new one or does it go on, may it, where does it
-start, is there anything to do.
+"""The checks before an ingest runs, without Spark: is it a new one or does it go on, may it, where
+does it start, is there anything to do.
 
     with opened(asked) as kept:      locked; all is judged before anything is written
         if not has_nothing_new(kept, asked.source): …

@@ -40,9 +40,9 @@ class Totals(NamedTuple):
     behind: int | None = None
     """Records that the topic has beyond what was read, as last seen."""
     read: str = ""
-    """By which way: files, fetch."""
+    """The way by which it was read: files, fetch."""
     seconds: float = 0.0
-    """From the query's start to its end, without Spark's."""
+    """Seconds from the query's start to its end, without Spark's."""
     start_seconds: float = 0.0
     """How long Spark took to start."""
 

@@ -27,7 +27,7 @@ GROUP_BYTES = 32 << 20
 """Rows wait until so many of them make a row group of Parquet."""
 
 WAITING_BYTES_MAX = 256 << 20
-"""Over all partitions of the files; then all are written out."""
+"""The most bytes that wait over all partitions of the files; then all are written out."""
 
 OPEN_MAX = 200
 """Files that a task writes at a time; then all are closed."""
@@ -133,7 +133,7 @@ class _File:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Take note that nothing more comes."""
         raise NotImplementedError
 
 

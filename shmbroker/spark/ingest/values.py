@@ -111,8 +111,8 @@ def _one_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _usable(values: pa.Array, is_json: bool, bad: Bad) -> tuple[pa.Array, np.ndarray[Any, Any]]:
-    """Which values may be joined by newlines; the others are told, or made so by taking off space
-    and line ends around them."""
+    """Mark the values that may be joined by newlines; tell the others, or take off space and line
+    ends around them to make them so."""
     is_null = values.is_null().to_numpy(zero_copy_only=False)
     lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
     offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset :][: len(values) + 1]
@@ -295,7 +295,8 @@ def _times(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def _avro(document: dict[str, Any], head: int) -> Decode:
-    """By fastavro, a value at a time: Avro's bytes have no marks by which to take them together."""
+    """Decode with fastavro, a value at a time: Avro's bytes have no marks by which to take them
+    together."""
     try:
         import fastavro
     except ImportError:

@@ -27,7 +27,7 @@ noticed that nobody is there any more."""
 
 
 class Conversation:
-    """With one attempt of a task."""
+    """The conversation with one attempt of a task."""
 
     def __init__(self, transaction: Transaction, run: int, task: int, attempt: int) -> None:
         self._transaction = transaction

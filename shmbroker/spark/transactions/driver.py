@@ -65,8 +65,8 @@ def abort(name: str | None, run: int, version: int, label: str) -> None:
 
 
 def label_of(options: Mapping[str, str]) -> str:
-    """The same for all calls of a query, and other queries have another: they have another
-    checkpoint."""
+    """The label of a query, the same for all of its calls; other queries have another: they have
+    another checkpoint."""
     given = {name.lower(): value for name, value in options.items()}
     if "checkpointlocation" not in given:
         return ""

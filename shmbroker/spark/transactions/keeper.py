@@ -143,8 +143,8 @@ class Keeper:
         return None
 
     def _to_abort(self, asked: Fields) -> list[Transaction]:
-        """The one of this name and run; where Spark has not told them, that of this label and
-        version."""
+        """The transaction of this name and run; where Spark has not told them, that of this label
+        and version."""
         if asked["name"]:
             with self._lock:
                 self._ended.add(asked["run"])  # for tasks that have not come yet

@@ -1,5 +1,4 @@
-"""Whose turn it is in each partition of a transaction that many tasks write, as a pure state
-machine.
+"""Turns in each partition of a transaction that many tasks write, as a pure state machine.
 
 A transaction has one producer id, and its batches must reach a partition in the order of their
 sequences. So a task writes to a partition only while it has the lease of it:
@@ -88,7 +87,7 @@ class Leases:
         return sorted(self._partitions)
 
     def fail(self, reason: str) -> None:
-        """It can't be committed; the first reason is told."""
+        """Note why the transaction can't be committed; the first reason counts."""
         self._failure = self._failure or reason
 
     def check(self) -> None:

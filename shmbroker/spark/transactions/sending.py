@@ -163,7 +163,7 @@ class _Sender:
         return found[first:] + found[:first]
 
     def _seed(self) -> int:
-        """The same for each attempt of the task."""
+        """A seed that is the same for each attempt of the task."""
         text = f"{self._series.name}/{self._attempt.version}/{self._attempt.task}"
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
@@ -245,7 +245,7 @@ def _advised(text: str) -> str:
 
 
 def _connect(run: Run) -> Channel:
-    """To the keeper, at the first of its addresses where it is."""
+    """Connect to the keeper, at the first of its addresses where it is."""
     hosts = list(run.hosts)
     if run.boot_id and run.boot_id == boot_id():
         hosts.insert(0, "127.0.0.1")

@@ -51,7 +51,7 @@ class Series(NamedTuple):
     """Whether its versions are committed, so that a repeated one is recognised."""
 
     def transactional_id(self) -> str:
-        """Its group has the same name."""
+        """The transactional id of the series; its group has the same name."""
         return f"spark-shmbroker-sink-{self.name}"
 
 
@@ -162,7 +162,7 @@ class Transaction:
                     client.wait_for_markers(self.series.wait_ms / 1000)
 
     def abort(self, run: int, reason: str) -> None:
-        """Nothing of the run is seen, unless it is committed."""
+        """Abort the run: nothing of it is seen, unless it is committed."""
         with self.of(run) as leases:
             if self.is_committed:
                 return
