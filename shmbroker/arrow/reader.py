@@ -129,7 +129,8 @@ def scan(
     fails_on_data_loss: bool = True,
     timeout_s: float = 60.0,
 ) -> pa.RecordBatchReader:
-    """The same as a reader of record batches of up to 32,768 rows, decoded as they are taken.
+    """A reader of what `read` gives, in record batches of up to 32,768 rows, decoded as they are
+    taken.
 
     What is read is planned now; faults of reading come with the batches.
     """
