@@ -1,1 +1,1 @@
-"""Who somebody is, and what they may do: pure rules, asked by gateways and controllers."""
+"""Identities, and what they may do: pure rules, asked by gateways and controllers."""

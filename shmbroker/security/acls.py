@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 UNKNOWN = 0
 ANY = 1
-"""In a filter: whatever it is. The same number for types, patterns, operations, permissions."""
+"""The number that stands for everything in a filter. It is the same for types, patterns,
+operations, permissions."""
 
 TOPIC = 2
 GROUP = 3
@@ -26,7 +27,8 @@ DELEGATION_TOKEN = 6
 USER = 7
 
 MATCH = 2
-"""In a filter: the patterns, of any type, that a resource of this name falls under."""
+"""The pattern type of a filter for the patterns, of any type, that a resource of this name falls
+under."""
 LITERAL = 3
 PREFIXED = 4
 
@@ -59,7 +61,7 @@ WILDCARD = "*"
 CLUSTER_NAME = "kafka-cluster"
 EVERYBODY = "User:*"
 ANONYMOUS = "User:ANONYMOUS"
-"""Who comes in through a listener without authentication."""
+"""The principal of a client that comes in through a listener without authentication."""
 
 OPERATIONS: dict[int, tuple[int, ...]] = {
     TOPIC: (READ, WRITE, CREATE, DESCRIBE, DELETE, ALTER, DESCRIBE_CONFIGS, ALTER_CONFIGS),
@@ -89,11 +91,12 @@ IMPLIED_BY: dict[int, tuple[int, ...]] = {
     DESCRIBE: (DESCRIBE, READ, WRITE, DELETE, ALTER),
     DESCRIBE_CONFIGS: (DESCRIBE_CONFIGS, ALTER_CONFIGS),
 }
-"""Who may do one of these may do the operation; of what denies none is implied."""
+"""Operations that imply an operation: who may do one of them may do it; of what denies none is
+implied."""
 
 
 class AclFilter(NamedTuple):
-    """Which ACLs are meant; None and ANY stand for all."""
+    """A choice of ACLs; None and ANY stand for all."""
 
     resource_type: int
     resource_name: str | None
@@ -105,7 +108,7 @@ class AclFilter(NamedTuple):
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> AclFilter:
-        """That of a DescribeAcls request, or of one row of DeleteAcls."""
+        """The filter of a DescribeAcls request, or of one row of DeleteAcls."""
         return cls(
             row["resource_type_filter"],
             row["resource_name_filter"],

@@ -160,7 +160,7 @@ CHANGES: dict[int, Callable[[Message, Message], Iterator[Row]]] = {
     keys.ADD_RAFT_VOTER: _at_once(lambda body: f"voter {body['voter_id']}"),
     keys.REMOVE_RAFT_VOTER: _at_once(lambda body: f"voter {body['voter_id']}"),
 }
-"""By API key: the rows of a decoded request and its decoded answer."""
+"""The function that gives the rows of a decoded request and its decoded answer, by API key."""
 
 MAKE = frozenset(
     (

@@ -1,4 +1,4 @@
-"""Who asks for something: what a gateway has found out about a client, and other processes trust.
+"""The client that asks: what a gateway has found out about it, and other processes trust.
 
 It travels beside a request (`ipc.operation_layout`, IDENTITY), never in what the client wrote.
 """

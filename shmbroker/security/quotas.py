@@ -37,7 +37,7 @@ class Held(NamedTuple):
     """ "": of whatever user."""
     client_id: str
     bound: float
-    """For each second; of the request percentage: per cent of one process's time."""
+    """The bound for each second; of the request percentage: per cent of one process's time."""
 
 
 def quota_of(quotas: Quotas, key: str, user: str, client_id: str) -> Held | None:
@@ -85,7 +85,7 @@ class QuotaFilter:
         not to be understood."""
         self._is_strict = is_strict
         self._names: dict[str, str | None] = {}
-        """By type, of those whose name is given."""
+        """Names by type, of those whose name is given."""
         self._types: set[str] = set()
         """The types of entities of which any name will do."""
         for component in components:

@@ -33,7 +33,7 @@ class Rights:
 
     @property
     def authorizer(self) -> Authorizer:
-        """That of the ACLs of now."""
+        """The authorizer of the ACLs of now."""
         found = self._authorizer
         if found is None:
             acls = self._image.security.acls.values()
@@ -49,5 +49,5 @@ class Rights:
 
 
 def sees_all(_topic: str) -> bool:
-    """Where there is no authorizer."""
+    """See every topic: there is no authorizer."""
     return True

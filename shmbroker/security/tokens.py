@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SETTING = "delegation.token.secret.key"
 HMACS_KEPT_MAX = 65536
-"""After so many all are computed again."""
+"""How many HMACs are kept; after so many all are computed again."""
 USER = "User"
 """The only type of principal that may renew tokens."""
 
@@ -71,7 +71,7 @@ class TokenKey:
         return known
 
     def password_of(self, token_id: str) -> str:
-        """The same, as SCRAM has it for a password."""
+        """The HMAC as SCRAM has it for a password."""
         import base64
 
         return base64.b64encode(self.hmac_of(token_id)).decode()

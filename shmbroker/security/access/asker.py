@@ -1,4 +1,4 @@
-"""Who asks, and what may come of it: the types of the rules in this package.
+"""The asker of a request, and what may come of it: the types of the rules in this package.
 
 A rule looks at a decoded request, before anybody acts on it:
 
@@ -26,7 +26,7 @@ Row = TypeVar("Row")
 
 
 class Refused(NamedTuple):
-    """Nobody acts on the request."""
+    """Nothing of the request is done; the answer says so."""
 
     answer: Message
 

@@ -248,7 +248,7 @@ def write_txn_markers(asker: Asker, version: int, body: Message) -> Outcome:
 
 
 def describe_cluster(asker: Asker, version: int, body: Message) -> Outcome:
-    """Everybody may know of the brokers; what may be done with the cluster, who may describe it."""
+    """Let everybody know of the brokers; what may be done with the cluster, who may describe it."""
     if not body["include_cluster_authorized_operations"]:
         return None
 

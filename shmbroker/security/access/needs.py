@@ -44,7 +44,7 @@ class Need(NamedTuple):
     operation: int
     resource_type: int
     error: int
-    """Without it; LEFT_OUT."""
+    """The error for who lacks the right; LEFT_OUT."""
     when: str = ""
     """Where it is not always asked for, or another one does as well."""
 
@@ -184,7 +184,7 @@ NEEDS: dict[int, tuple[Need, ...]] = {
     keys.ADD_RAFT_VOTER: (_cluster(ALTER),),
     keys.REMOVE_RAFT_VOTER: (_cluster(ALTER),),
 }
-"""By API, in the order in which they are asked; none: everybody may ask."""
+"""Needs by API, in the order in which they are asked; none: everybody may ask."""
 
 OPERATION_NAMES = {
     READ: "Read",

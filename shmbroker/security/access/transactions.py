@@ -166,7 +166,7 @@ def describe_transactions(asker: Asker, version: int, body: Message) -> Outcome:
 
 
 def list_transactions(asker: Asker, version: int, body: Message) -> Outcome:
-    """Those are shown that may be described."""
+    """Show the transactions that may be described."""
     return seen(
         "transaction_states", lambda row: asker.may_transact(DESCRIBE, row["transactional_id"])
     )

@@ -42,7 +42,7 @@ class Invalid(NamedTuple):
 
 
 class TokenValidator(Protocol):
-    """Who knows which tokens hold."""
+    """A judge of whether tokens hold."""
 
     def validate(self, token: str) -> Valid | Invalid:
         """Whether this one does now."""

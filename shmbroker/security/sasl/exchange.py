@@ -78,7 +78,7 @@ class Exchange:
         self._offers = offers
         self.state = FIRST
         self.shown: Shown | None = None
-        """Who it is; while it shows it again, who it was."""
+        """The identity that the client has shown; while it shows it again, the one before."""
         self._name = ""
         self._mechanism: Mechanism | None = None
         self._begun_at: float | None = None

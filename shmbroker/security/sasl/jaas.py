@@ -52,7 +52,7 @@ class LoginModule(NamedTuple):
 
 
 def parse(text: str) -> LoginModule:
-    """The one entry of a value; ValueError, a phrase without any secret, if it is none."""
+    """The only entry of a value; ValueError, a phrase without any secret, if it is none."""
     tokens = list(_tokens(text))
     if len(tokens) < 3:
         raise ValueError("it has no login module, flag and semicolon")

@@ -1,4 +1,4 @@
-"""Which signed tokens (RFC 7519) hold: signature, time, issuer, audience, subject.
+"""The rules by which signed tokens (RFC 7519) hold: signature, time, issuer, audience, subject.
 
 Rules of this file:
 * A signature is checked with a public key, by one of ALGORITHMS: none is no algorithm, and neither
@@ -32,7 +32,7 @@ ALGORITHMS = {
     "EdDSA": "OKP",
     "Ed25519": "OKP",
 }
-"""With the type of their keys."""
+"""Algorithms with the type of their keys."""
 KEYS_MAX = 100
 
 
@@ -40,7 +40,7 @@ class Expected(NamedTuple):
     """What the settings ask of a token (sasl.oauthbearer.…)."""
 
     audience: Collection[str] = ()
-    """It must name one of these; empty: any, or none."""
+    """Audiences of which the token must name one; empty: it may name any, or none."""
     issuer: str | None = None
     sub_claim: str = "sub"
     scope_claim: str = "scope"
@@ -57,7 +57,7 @@ class Key(NamedTuple):
 
 
 def keys_of(text: bytes) -> list[Key]:
-    """Those of a key set (RFC 7517) that may check signatures; ValueError if it is none."""
+    """The keys of a key set (RFC 7517) that may check signatures; ValueError if it is none."""
     from joserfc.errors import JoseError
     from joserfc.jwk import import_key
 

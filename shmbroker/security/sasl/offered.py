@@ -24,7 +24,7 @@ SCHEMES = ("https:", "http:", "file:")
 
 
 class Tokens(NamedTuple):
-    """Which tokens are taken, and where their keys are."""
+    """The tokens that are taken, and where their keys are."""
 
     url: str
     refresh_ms: int
@@ -37,8 +37,8 @@ class Offered(NamedTuple):
     """What one listener offers."""
 
     mechanisms: dict[str, int]
-    """In the order of the settings, with the milliseconds after which a client has to authenticate
-    again; 0: never."""
+    """Mechanisms in the order of the settings, with the milliseconds after which a client has to
+    authenticate again; 0: never."""
     plain_users: PlainUsers
     tokens: Tokens | None
 

@@ -27,14 +27,14 @@ class Shown(NamedTuple):
     expires_ms: int | None = None
     """Wall-clock time at which what it has shown ceases to hold; None: it does not."""
     is_by_token: bool = False
-    """It has shown a delegation token: it may not make more of them (KIP-48)."""
+    """The client has shown a delegation token: it may not make more of them (KIP-48)."""
 
 
 class Refused(NamedTuple):
     """The client could not show it."""
 
     reason: str
-    """For the broker's log: without names or secrets that a client has sent."""
+    """The reason for the broker's log: without names or secrets that a client has sent."""
     text: str | None = None
     """What the client is told, where Kafka tells it; None: only that it has failed."""
 

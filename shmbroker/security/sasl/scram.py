@@ -54,7 +54,7 @@ class ScramMechanism(NamedTuple):
 
     name: str
     code: int
-    """In records and requests (KIP-554)."""
+    """The mechanism's number in records and requests (KIP-554)."""
     digest: str
 
 
@@ -74,7 +74,7 @@ class TokenCredential(NamedTuple):
 
 
 class ScramUsers(Protocol):
-    """Who may authenticate by SCRAM."""
+    """The users that may authenticate by SCRAM."""
 
     def lookup(self, mechanism: str, user: str) -> ScramCredential | None:
         """What is kept of a user's password; None: it has none for this mechanism."""
