@@ -53,7 +53,7 @@ class BrokerConfig:
         self.static: dict[str, str] = {}
         """What was set, as text; DescribeConfigs calls it the static broker config."""
         self._derived: set[str] = set()
-        """Those of `static` that follow from other settings."""
+        """Names in `static` that follow from other settings."""
         self._values = dict(_defaults)
         for name, text in (static or {}).items():
             self._set(name, text, "")
@@ -66,7 +66,7 @@ class BrokerConfig:
         assignments: Sequence[str] = (),
         flags: Iterable[tuple[str, str, str]] = (),
     ) -> BrokerConfig:
-        """From a file (TOML if its name ends so, else Java properties), `--set key=value`
+        """Load a file (TOML if its name ends so, else Java properties), `--set key=value`
         assignments, and flags as (flag, setting, text); the later of these wins.
 
         ConfigFault, one sentence with the fix, for anything unknown, malformed or not allowed.

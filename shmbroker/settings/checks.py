@@ -31,7 +31,7 @@ def validate_topic_configs(
     before: Mapping[str, str] | None = None,
     config: BrokerConfig | None = None,
 ) -> str | None:
-    """The same for all overrides of a topic, with what they must be to each other.
+    """Check all overrides of a topic, and what they must be to each other; the complaint, or None.
 
     before: the topic's overrides so far. config: what stands behind them; as with Kafka, only what
     was set at the broker's start.

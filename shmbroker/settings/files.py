@@ -44,7 +44,8 @@ def _flat_toml(text: str) -> dict[str, str]:
 
 
 def _from_properties(text: str) -> dict[str, str]:
-    """Without the spaces behind values: Kafka leaves them out when it parses a setting."""
+    """The settings of a properties file, without the spaces behind values: Kafka leaves them out
+    when it parses a setting."""
     found = {name: value.strip() for name, value in properties(text).items()}
     if "" in found:
         raise ValueError(f"={found['']} has no name")

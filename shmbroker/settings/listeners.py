@@ -29,7 +29,7 @@ SASL_PLAINTEXT = "SASL_PLAINTEXT"
 SASL_SSL = "SASL_SSL"
 UNIX = "UNIX"
 PROTOCOLS = {PLAINTEXT: 0, SSL: 1, SASL_PLAINTEXT: 2, SASL_SSL: 3, UNIX: 0}
-"""By name: Kafka's number. A Unix socket has none there."""
+"""Kafka's number of a protocol, by its name. A Unix socket has none there."""
 
 UNIX_PATH_BYTES_MAX = 100
 """What a Unix address holds is 107 bytes; the number of a broker may follow."""
@@ -42,7 +42,7 @@ class ListenerConfig(NamedTuple):
     """One listener, as the settings have it."""
 
     name: str
-    """In upper case, as it is shown."""
+    """The listener's name in upper case, as it is shown."""
     protocol: str
     host: str
     """Address to listen on; "" is every interface. The path of a Unix socket."""

@@ -20,7 +20,8 @@ LIVE_TOO = frozenset(
         "shmbroker.watchdog.warn.ms",
     )
 )
-"""Not for clients to change, but looked up whenever they are needed, or told to everybody."""
+"""Settings that clients can't change, but that are looked up whenever they are needed, or told to
+everybody."""
 
 NEW_CONNECTIONS_GO_BY = ("ssl.", "sasl.jaas.config")
 """How such settings begin: not for clients to change either."""

@@ -87,7 +87,7 @@ class Setting:
         self.name = name
         self.type = type_
         self.default = default
-        """As text; None where there is none."""
+        """The default as text; None where there is none."""
         self.documentation = documentation
         if name in WITHOUT_EFFECT:
             self.documentation += f" It has no effect here: {WITHOUT_EFFECT[name]}"
@@ -104,7 +104,8 @@ class Setting:
         self.is_hidden = is_hidden
         """Shown to clients only where it is set, as in Kafka."""
         self.synonyms = synonyms
-        """For a topic setting: (broker setting, factor to this setting's unit), the first wins."""
+        """The broker settings behind a topic setting: (broker setting, factor to this setting's
+        unit), the first wins."""
 
     @property
     def is_secret(self) -> bool:
@@ -191,7 +192,8 @@ def _without_suffix(text: str) -> str:
 
 
 def _java_double(value: float) -> str:
-    """As `Double.toString`: plain digits from 1e-3 up to 1e7, else "1.0E-4"."""
+    """The text that Java's `Double.toString` gives: plain digits from 1e-3 up to 1e7, else
+    "1.0E-4"."""
     if value != value:
         return "NaN"
     if value in (float("inf"), float("-inf")):

@@ -1349,4 +1349,4 @@ def broker_setting(name: str) -> Setting | None:
 
 
 MECHANISMS = ("plain", "scram-sha-256", "scram-sha-512", "oauthbearer")
-"""As they stand in the names of settings."""
+"""Mechanisms, as they stand in the names of settings."""

@@ -53,7 +53,7 @@ _WHAT_HAPPENS = {"compression.type": "producer", "log.cleaner.threads": "1"}
 
 
 def idle_complaint(name: str, value: str) -> str | None:
-    """What to tell whoever gives a setting a value that changes nothing here; None: it does."""
+    """What to tell who gives a setting a value that changes nothing here; None: it does."""
     reason = WITHOUT_EFFECT.get(name)
     if reason is None or value.strip() == _WHAT_HAPPENS.get(name):
         return None
