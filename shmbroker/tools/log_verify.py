@@ -132,7 +132,7 @@ class Checkpoints:
         self._read: dict[str, list[tuple[str, Offsets, str]]] = {}
 
     def nodes(self, directories: dict[str, list[str]]) -> list[str]:
-        """Those of the directories that are a node's."""
+        """The directories that are a node's."""
         return [
             directory
             for directory, files in directories.items()
@@ -193,7 +193,7 @@ def _verify_txn_index(path: str) -> None:
 
 
 class _Walk:
-    """Through the segments of a partition, in the order of their offsets."""
+    """A walk through the segments of a partition, in the order of their offsets."""
 
     def __init__(self, with_records: bool) -> None:
         self.with_records = with_records
@@ -303,7 +303,7 @@ class _Entries:
         return CorruptFault(f"{self.path} at position {position}: {complaint}")
 
     def check_position(self, position: int, base_offset: int) -> None:
-        """Told of each batch: an entry for its position must not lie before its offsets."""
+        """Check at each batch: an entry for its position must not lie before its offsets."""
         while self._next and self._next[1][1] <= position:
             at, (relative, target) = self._next
             if target != position:
@@ -315,7 +315,7 @@ class _Entries:
             self._next = next(self._entries, None)
 
     def check_time(self, base_offset: int, last_offset: int, max_timestamp: int) -> None:
-        """Told of each batch: an entry for its offsets must have its timestamp."""
+        """Check at each batch: an entry for its offsets must have its timestamp."""
         while self._next and self.base + self._next[1][1] <= last_offset:
             at, (timestamp, relative) = self._next
             if self.base + relative < base_offset:
@@ -329,7 +329,7 @@ class _Entries:
             self._next = next(self._entries, None)
 
     def check_end(self) -> None:
-        """Told when the segment is over: no entry may be left."""
+        """Check when the segment is over: no entry may be left."""
         if self._next:
             at, entry = self._next
             raise self._fault(at, f"entry {entry} lies behind the end of the segment")
