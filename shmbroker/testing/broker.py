@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from shmbroker.testing.proxy import Proxy
 
 LISTENERS_MAX = 4
-"""For so many there are ports."""
+"""How many listeners there are ports for."""
 
 READY = re.compile(r"ready on (\S+) \((?:[^,()]+, )?broker \d+")
 START_S = 30.0
@@ -84,7 +84,7 @@ class Trouble:
         self._end: Callable[[], None] | None = end
 
     def end(self) -> None:
-        """It goes well again; a second time does nothing."""
+        """End the trouble; a second time does nothing."""
         end, self._end = self._end, None
         if end is not None:
             end()
@@ -307,7 +307,7 @@ class Broker:
         return self._trouble(rules.fail(_key_of("Produce"), _code_of("KAFKA_STORAGE_ERROR")))
 
     def calm(self) -> None:
-        """Nothing goes wrong on purpose any more."""
+        """End everything that goes wrong on purpose."""
         while self._troubles:
             self._troubles.pop().end()
         if self._proxy is not None:

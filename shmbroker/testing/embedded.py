@@ -46,7 +46,7 @@ def command(print_address: bool, flags: tuple[str, ...]) -> None:
 
 
 def _wait(parent: int) -> None:
-    """Until stdin or the parent ends. What comes through stdin is not looked at."""
+    """Wait until stdin or the parent ends. What comes through stdin is not looked at."""
     while True:
         ready, _, _ = select.select([0, parent], [], [])
         if parent in ready or not os.read(0, 4096):

@@ -47,7 +47,8 @@ class Rules:
         self._failures: dict[int, deque[int]] = {}
         self._lasting: dict[int, dict[object, int]] = {}
         self._delays_s: dict[int, dict[object, float]] = {}
-        """These two by api key and by who ends the rule, the newest last."""
+        """Delays by api key and by who ends the rule, the newest last; so are the errors in
+        `_lasting`."""
 
     def fail_next(self, api_key: int, error: int, times: int) -> None:
         """The next requests of this API fail so, behind those that were said before."""
@@ -63,7 +64,7 @@ class Rules:
         return self._add(self._delays_s, api_key, delay_s)
 
     def clear(self) -> None:
-        """Nothing goes wrong any more."""
+        """End all rules: nothing goes wrong any more."""
         with self._lock:
             self._failures.clear()
             self._lasting.clear()
@@ -115,7 +116,7 @@ class _Answer:
 
 
 class Proxy:
-    """In front of the brokers at these ports of this host; serves until `stop`."""
+    """A proxy in front of the brokers at these ports of this host; it serves until `stop`."""
 
     def __init__(self, broker_ports: Sequence[int]) -> None:
         self.rules = Rules()
@@ -205,7 +206,7 @@ class _Pair:
     async def pass_requests(
         self, reader: asyncio.StreamReader, to_broker: asyncio.StreamWriter
     ) -> None:
-        """Until the client or the broker ends the connection."""
+        """Pass requests on until the client or the broker ends the connection."""
         try:
             while True:
                 content = await _frame_of(reader)
@@ -235,7 +236,8 @@ class _Pair:
         return False
 
     async def take_answers(self, from_broker: asyncio.StreamReader) -> None:
-        """Until the broker ends the connection: then the client's ends, behind what it gets."""
+        """Take answers until the broker ends the connection: then the client's ends, behind what it
+        gets."""
         try:
             while True:
                 content = await _frame_of(from_broker)
@@ -265,7 +267,8 @@ class _Pair:
         return frame.response_frame(answer.api_key, answer.version, answer.correlation_id, body)
 
     async def pass_answers(self, writer: asyncio.StreamWriter) -> None:
-        """In the order of the requests, each when it is due, until one is the end."""
+        """Pass answers on in the order of the requests, each when it is due, until one is the
+        end."""
         try:
             while True:
                 answer = await self._in_order.get()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shmbroker.wire.schema import Field
 
 ERRORS = ("error_code", "partition_error_code")
-"""Its names; AddPartitionsToTxn has the second."""
+"""Names of an error's field; AddPartitionsToTxn has the second."""
 _ONE_NAME = {
     "index": "partition",
     "partition_index": "partition",
