@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 HOLD_MS = 10 * 60 * 1000
 STOPS_MS = (10, 20, 50, 100, 200, 200, 200, 200)
-"""At each try: no more than what a broker allows."""
+"""Milliseconds that a stop takes at each try: no more than what a broker allows."""
 QUORUM_VERSION = 1
 LIST_VERSION = 1
 _METADATA = "__cluster_metadata"
@@ -75,8 +75,8 @@ class FamilyClient(BrokerClient):
         return [topic for topic, error, _ in described if not error]
 
     def list_held(self, places: Collection[Place]) -> dict[Place, Listed]:
-        """These partitions as they are, with their files held for `HOLD_MS`; without those that
-        are no more."""
+        """List these partitions as they are, with their files held for `HOLD_MS`; those that are no
+        more are left out."""
 
         def once() -> dict[Place, Listed]:
             topics = self._all_topics()

@@ -49,7 +49,7 @@ class PartitionBackup(NamedTuple):
 
     topic: str
     topic_id: str
-    """As 32 hexadecimal digits."""
+    """The topic's id as 32 hexadecimal digits."""
     partition: int
     log_start_offset: int
     high_watermark: int

@@ -35,7 +35,7 @@ LOCK = ".lock"
 EXPIRY_S = 900.0
 """The life of a lock in a bucket: longer than one object's PUT, short enough to wait for."""
 RENEWALS = 10
-"""In that time, at most."""
+"""How often a lock is renewed in that time."""
 _NO_LINK = (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.ENOENT, errno.ENOTSUP)
 
 
@@ -72,8 +72,8 @@ class Lock:
             raise ConfigFault(f"can't write in {store.root}: {error.strerror}") from None
 
     def keep(self) -> None:
-        """To be called before anything that nobody else may do meanwhile; ConfigFault if the lock
-        was taken over, as from one that stood still for long."""
+        """Make sure of the lock before anything that nobody else may do meanwhile; ConfigFault if
+        it was taken over, as from one that stood still for long."""
         if self._object is not None:
             self._object.keep()
 
@@ -98,7 +98,7 @@ class ConditionalStore(Protocol):
         """An object, its tag, and its age in seconds by the store's clock."""
 
     def delete(self, keys: Iterable[str]) -> None:
-        """As `ObjectStore` has it."""
+        """Delete as `ObjectStore` has it."""
 
 
 class _BucketLock:
