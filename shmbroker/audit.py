@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KINDS_MAX = 200
-"""So many principals have denials of their own counted, at a time."""
+"""How many principals have denials of their own counted, at a time."""
 DENIED = "denied"
 DONE = "done"
 
 
 class Who(NamedTuple):
-    """Who asked."""
+    """The client that asked."""
 
     principal: str
     listener: str

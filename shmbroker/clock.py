@@ -36,4 +36,5 @@ def now_ms() -> int:
 
 
 sleep = time.sleep
-"""For boot and shutdown loops that wait on another process, and for rests where nobody waits."""
+"""A sleep, for boot and shutdown loops that wait on another process, and for rests where nobody
+waits."""

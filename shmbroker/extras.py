@@ -20,7 +20,7 @@ class Library(NamedTuple):
 
     @property
     def distribution(self) -> str:
-        """Its name, without the version."""
+        """The distribution's name, without the version."""
         return self.requirement.partition(">")[0]
 
 
@@ -33,7 +33,7 @@ LIBRARIES = {
     "re2": Library("regex", "google-re2>=1.1.20240702"),
     "authlib": Library("oauth", "authlib>=1.6"),
 }
-"""By the name that Python imports it by."""
+"""Libraries by the name that Python imports them by."""
 
 
 def complaint(module: str, what: str) -> str:

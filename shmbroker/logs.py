@@ -237,7 +237,7 @@ def begin(handler: logging.Handler, is_journal: bool) -> LineFormatter:
 
 
 def say_who(role: str, number: int | None) -> None:
-    """From here on this process is that one of the family; None: there is one of the role."""
+    """Say from here on which process of the family this one is; None: there is one of the role."""
     for formatter in _formatters():
         formatter.role, formatter.number = role, number
 
@@ -286,7 +286,7 @@ def _formatters() -> list[LineFormatter]:
 
 
 def _one_line(text: str) -> str:
-    """Without what would end the line, or lead a terminal astray."""
+    """The text without what would end the line, or lead a terminal astray."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
@@ -343,4 +343,4 @@ class Seldom(logging.Filter):
 
 _seldom = Seldom()
 flush = _seldom.flush
-"""For the loop of each process."""
+"""Called in the loop of each process."""

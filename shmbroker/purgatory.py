@@ -44,7 +44,8 @@ class DelayedOperation:
         raise NotImplementedError
 
     def try_complete_of(self, keys: Sequence[Hashable]) -> bool:
-        """As `try_complete`: since it was last asked, only what these keys stand for changed."""
+        """Try as `try_complete` does: since it was last asked, only what these keys stand for
+        changed."""
         return self.try_complete()
 
     def on_expire(self) -> None:
@@ -117,7 +118,7 @@ class Purgatory:
         return sum([self._try(operation, keys) for operation in list(operations)])
 
     def check_together(self, keys: Sequence[Hashable]) -> int:
-        """As `check` of each; who watches several of them is asked once."""
+        """Check as `check` does for each key; who watches several of them is asked once."""
         if len(keys) == 1:
             return self.check(keys[0])
         watched = self.watched

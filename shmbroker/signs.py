@@ -46,13 +46,14 @@ _word = 0
 
 
 def attach(leave: Callable[[], None] | None, store: Callable[[int], None] | None) -> None:
-    """Who hears of it: `leave` is called for each sign, `store` with the word when it changes."""
+    """Set who hears of signs: `leave` is called for each sign, `store` with the word when it
+    changes."""
     global _leave, _store, _listens_to, _word
     _leave, _store, _listens_to, _word = leave, store, threading.get_ident(), 0
 
 
 def sign() -> None:
-    """This goes on, though no turn has ended."""
+    """Give a sign that work goes on, though no turn has ended."""
     if _leave is not None and threading.get_ident() == _listens_to:
         _leave()
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 CONTROL_SOCKET = "control.sock"
-"""In the data directory of a broker family: for the tools and readers of this host. What is said
-there: `ipc.control_socket`."""
+"""The socket's name in the data directory of a broker family: for the tools and readers of this
+host. What is said there: `ipc.control_socket`."""
 
 
 def at(path: str | os.PathLike[str], do: Callable[[str], object]) -> None:
