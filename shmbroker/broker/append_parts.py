@@ -28,7 +28,7 @@ class AppendParts:
 
     def __init__(self) -> None:
         self._parts: dict[tuple[int, int], bytearray] = {}
-        """By slot of the network worker, and token."""
+        """The beginnings of batches, by the slot of the network worker and the token."""
 
     def on_part(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """One APPEND_PART entry, with its payload at data[index:index+length]."""
@@ -52,5 +52,5 @@ class AppendParts:
         return memoryview(part)
 
     def drop_peer(self, slot: int) -> None:
-        """That network worker is dead: the rest of its batches will not come."""
+        """Forget a dead network worker: the rest of its batches will not come."""
         self._parts = {key: part for key, part in self._parts.items() if key[0] != slot}

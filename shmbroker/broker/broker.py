@@ -119,7 +119,7 @@ class Broker:
         self.log_directory = disk.log_directory
         self.peers = peers
         self.may_look = True
-        """It may stay awake for the next request; False where that comes by a socket."""
+        """Whether it may stay awake for the next request; False where that comes by a socket."""
         self.look_at_clocks()
         self.flusher = disk.flusher
         self.purgatory = Purgatory()
@@ -489,7 +489,7 @@ class Broker:
         )
 
     def _on_high_watermark(self, partition: Partition) -> None:
-        """It has moved without an append: whoever waited for it."""
+        """Wake those who wait for a high watermark, which has moved without an append."""
         self.purgatory.check(partition.key)
         if partition.is_internal:
             if partition.topic == OFFSETS_TOPIC:
@@ -498,7 +498,7 @@ class Broker:
                 self.transactions.on_high_watermark(partition)
 
     def _housekeeping(self, now: float) -> None:
-        """Once a second: rolls, retention, checkpoints, finished flushes."""
+        """Do what is due once a second: rolls, retention, checkpoints, finished flushes."""
         self._next_housekeeping = now + HOUSEKEEPING_INTERVAL_S
         self._now_ms = self.clock.now_ms()
         logs.flush()

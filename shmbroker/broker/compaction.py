@@ -1,4 +1,4 @@
-"""Which log is compacted next, and taking over what the cleaner process made of it.
+"""Chooses the log to compact next, and takes over what the cleaner process made of it.
 
    this worker                                   cleaner (`processes.cleaner`)
    chooses a log, names its closed segments  →   reads them, writes `.cleaned` files, syncs them

@@ -52,8 +52,8 @@ class DamageMender:
         """File ids: each is looked at once."""
         self._current: tuple[Partition, Segment] | None = None
         self._found: deque[Mend | StorageFault | None] = deque()
-        """From the thread, one for each time that it was started. None: the segment does not belong
-        there, as the one before goes on behind its beginning."""
+        """What the thread found, one entry for each time that it was started. None: the segment
+        does not belong there, as the one before goes on behind its beginning."""
 
     def on_fault(self, partition: Partition, fault: StorageFault, now_ms: int) -> None:
         """A read met damage, in the file that the fault names. Clients that try again keep this
@@ -127,7 +127,7 @@ class DamageMender:
         )
 
     def _work(self, segment: Segment, limit: int, before: Segment | None, gaps_end: int) -> None:
-        """In the thread: whatever happens, the main loop finds something."""
+        """Do the thread's work; whatever happens, it leaves something for the main loop to find."""
         found: Mend | StorageFault | None
         try:
             found = _look(segment, limit, before, gaps_end)

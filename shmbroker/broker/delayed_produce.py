@@ -53,7 +53,8 @@ class DelayedProduces(OffsetWaits[WaitingAck]):
             peer.send(APPENDED, pack(token, 0, 0, 0, base_offset, append_time, start))
 
     def fail(self, partition: Partition, error_code: int) -> None:
-        """Nobody here can say any more when it will be on all of them."""
+        """Answer acks with an error: this broker can't tell any more when all replicas have the
+        batches."""
         for ack in self.take(partition):
             _refuse(ack, error_code)
 
@@ -74,7 +75,7 @@ class DelayedProduces(OffsetWaits[WaitingAck]):
             _refuse(ack, error_codes.REQUEST_TIMED_OUT)
 
     def drop_peer(self, peer: Peer) -> None:
-        """That network worker is dead: nobody waits for its acks."""
+        """Drop the acks that a dead network worker waits for."""
         self.drop_where(lambda ack: ack[ACK_PEER] is peer)
 
 

@@ -32,8 +32,8 @@ class FilePassing:
         """Told that a descriptor that was asked for again can't be had."""
 
     def pass_file(self, peer: Peer, segment: Segment) -> None:
-        """Before a slice of it is named for the first time. StorageFault if the disk refuses: then
-        none is to be named."""
+        """Pass a segment's file before a slice of it is named for the first time. StorageFault if
+        the disk refuses: then none is to be named."""
         file_id = segment.file_id
         if file_id not in self._passed[peer.slot]:
             self._pass(peer, file_id, segment)

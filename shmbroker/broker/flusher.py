@@ -23,7 +23,7 @@ Job = tuple[list[int], OnFlushed]
 
 
 class Flushing(Protocol):
-    """Whoever makes files durable for a broker."""
+    """What makes files durable for a broker."""
 
     @property
     def is_busy(self) -> bool:

@@ -57,12 +57,12 @@ class GroupCommit:
         self._on_synced = on_synced
         self._is_here = is_here
         self.wanted: dict[Partition, None] = {}
-        """To be made durable by the next job, for the high watermark alone: no ack waits."""
+        """What the next job makes durable for the high watermark alone: no ack waits."""
         self.waiting: list[WaitingAck] = []
-        """For the next job."""
+        """Acks that wait for the next job."""
         self._is_syncing = False
         self._has_failed = False
-        """Some of `wanted` could not be flushed the last time."""
+        """Whether some of `wanted` could not be flushed the last time."""
 
     def add(self, ack: WaitingAck) -> None:
         """Answer this append once all that its log holds now is durable."""
@@ -120,5 +120,5 @@ class GroupCommit:
                 self._on_synced(partition)
 
     def drop_peer(self, peer: Peer) -> None:
-        """That network worker is dead: nobody waits for its acks."""
+        """Drop the acks that a dead network worker waits for."""
         self.waiting = [ack for ack in self.waiting if ack[ACK_PEER] is not peer]

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 PUBLISH_BYTES = 64 << 10
 ENTRIES_BETWEEN_LOOKS = 32
-"""After how many entries of a peer the clock is looked at."""
+"""The number of a peer's entries after which the clock is looked at."""
 TAKE_S = 0.01
 
 

@@ -83,8 +83,8 @@ class PartitionDirectories:
     ) -> None:
         self.log_directory = log_directory
         self.refused: dict[tuple[str, int], _Rename] = {}
-        """By topic and partition, what is to be renamed and could not be. Who has the time does it
-        (`rename_refused`)."""
+        """Renames that were refused, by topic and partition. `rename_refused` tries them again when
+        there is time."""
         self._remove_later = remove_later
         self.lost: set[bytes] = set()
         """Keys of the partitions whose directories were here, by the checkpoints or the process
@@ -220,7 +220,7 @@ class PartitionDirectories:
         del self.refused[name]
 
     def rename_all_refused(self) -> None:
-        """At a stop: once more, whether or not the disk lets them."""
+        """Try all refused renames once more, at a stop; the disk may refuse them again."""
         for name in list(self.refused):
             with suppress(StorageFault):
                 self.rename_refused(name)

@@ -39,7 +39,7 @@ from shmbroker.signs import sign
 logger = logging.getLogger(__name__)
 
 SOON_MS = 1000
-"""Until a checkpoint that says which logs there are now."""
+"""The time until a checkpoint says which logs there are now."""
 
 
 class LastKnown(NamedTuple):
@@ -48,7 +48,7 @@ class LastKnown(NamedTuple):
     key: bytes
     name: tuple[str, int]
     slot: int | None
-    """In the position table; None: it is full."""
+    """The slot in the position table; None: the table is full."""
     position_slot: PositionSlot | None
     trusted: tuple[int, int, int] | None
     """The positions that a writer of this family has stored; None: they are not to be trusted."""
@@ -85,7 +85,7 @@ class PartitionStore:
         self.swapping: set[bytes] = set()
         """Keys of the partitions of which segments are about to be replaced."""
         self.next_checkpoint_ms = 0
-        """From when on a round of upkeep writes checkpoints, in steady milliseconds."""
+        """The time from which a round of upkeep writes checkpoints, in steady milliseconds."""
         self.is_log_start_moved = False
         """A log start offset is not durable yet: the next round of upkeep sees to it."""
         self.on_readable: Callable[[bytes], object] = lambda key: None
@@ -243,7 +243,8 @@ class PartitionStore:
         self.directories.delete(partition.log, partition.log.config.file_delete_delay_ms)
 
     def take_stock(self, topics_by_id: Mapping[bytes, TopicImage]) -> None:
-        """At boot: what a deletion left behind is removed, a log without a topic set aside."""
+        """Take stock at boot: remove what a deletion left behind, set logs without a topic
+        aside."""
         opened = {(one.topic, one.partition) for one in self.partitions.values()}
         for path in self.directories.left_behind(topics_by_id, opened):
             self.removals.remove_later(path, 0)

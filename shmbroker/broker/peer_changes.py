@@ -54,6 +54,6 @@ class PeerChanges:
             asking.fail(peer, error_codes.NOT_CONTROLLER)
 
     def on_peer_running(self, peer: Peer) -> None:
-        """It may be sent to."""
+        """Note that a peer may be sent to."""
         if peer is self._peers.tier:
             self._broker.tiering.on_tier_running()

@@ -39,7 +39,7 @@ APPLY_S = 0.005
 
 
 class Placement:
-    """Which logs are here, and which are to come or to go.
+    """The logs that are here, and those that are to come or to go.
 
     of_topic: the settings of a topic's logs. has_served: whether this broker has said that it runs.
     on_placed: told of each partition whose part is settled; on_dropped: of each whose log is gone.
@@ -70,21 +70,21 @@ class Placement:
             OFFSETS_TOPIC: groups,
             TRANSACTION_TOPIC: transactions,
         }
-        """By the topic whose leaders coordinate."""
+        """The coordinators, by the topic whose leaders coordinate."""
         self.is_in_doubt = True
-        """Until the controller lets this broker serve."""
+        """Whether the controller has yet to let this broker serve."""
         self.to_drop: deque[bytes] = deque()
         """Keys of partitions whose topics were deleted."""
         self.to_apply: deque[tuple[TopicImage, PartitionImage]] = deque()
         self.due: dict[bytes, tuple[TopicImage, PartitionImage]] = {}
-        """By key, what of `to_apply` is new: its log is made when a client asks for it, if not
+        """What is new in `to_apply`, by key: its log is made when a client asks for it, if not
         before."""
         store.partitions.open_due = self.open_due
         self.unopened: dict[bytes, tuple[TopicImage, PartitionImage]] = {}
-        """By key, what the disk had no room for."""
+        """What the disk had no room for, by key."""
         self._configs: dict[str, LogConfig] = {}
-        """By topic, those of logs opened since the image changed: one takes half as long as a log
-        does to open."""
+        """The settings of logs opened since the image changed, by topic: to make them takes half as
+        long as to open a log."""
         self._now_ms = now_ms
         self._of_topic = of_topic
         self._has_served = has_served
@@ -127,7 +127,7 @@ class Placement:
         return self.partitions.get(key)
 
     def delete(self, topics: list[TopicImage]) -> None:
-        """These topics are gone."""
+        """Delete what is here of topics that are gone."""
         ids = {topic.topic_id for topic in topics}
         self.to_apply = deque(each for each in self.to_apply if each[0].topic_id not in ids)
         self.due = {key: each for key, each in self.due.items() if each[0].topic_id not in ids}

@@ -36,7 +36,7 @@ class Tables(NamedTuple):
     positions: PositionTable
     standing: StandingAnswers
     sibling_positions: Mapping[int, SiblingPositions]
-    """By broker id."""
+    """The positions of the siblings, by broker id."""
     latencies: Latencies
 
 

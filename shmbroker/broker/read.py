@@ -97,7 +97,7 @@ class DelayedRead(DelayedOperation):
         self.is_told_ahead = False
         """Its client reads on, and is told what follows."""
         self.began_ms = 0
-        """Since when it waits; 0: it does not."""
+        """The time at which it began to wait; 0: it does not wait."""
         self.cold_until_ms = 0
         """Till when bytes that are on the disk are not waited for; 0: there were none so far."""
         self.results: list[Result] | None = None
@@ -120,7 +120,7 @@ class DelayedRead(DelayedOperation):
         return True
 
     def look(self) -> tuple[list[Result], int, bool]:
-        """As `Lookup.look_up`, at what may have something."""
+        """Look as `Lookup.look_up` does, at what may have something."""
         return self.reader.lookup.look_up(self, self.partitions)
 
     def note_nothing(self, results: list[Result]) -> None:
@@ -133,8 +133,8 @@ class DelayedRead(DelayedOperation):
         self.reader.answer(self, results)
 
     def try_complete_of(self, keys: Sequence[Hashable]) -> bool:
-        """As `try_complete`, by a look at the partitions of these keys, where it had nothing of
-        any before."""
+        """Do as `try_complete`, but look at the partitions of these keys alone where no partition
+        had anything before."""
         results, partitions = self.results, self.partitions
         count = len(partitions)
         if results is None or count < 2 * len(keys):
@@ -262,7 +262,7 @@ class Reader:
             self.purgatory.cancel(read)
 
     def drop_peer(self, slot: int) -> None:
-        """That network worker is dead: nobody waits for its reads."""
+        """Drop the reads of a dead network worker."""
         for key, read in list(self.waiting.items()):
             if key[0] == slot:
                 del self.waiting[key]
@@ -355,7 +355,7 @@ class Reader:
         return _pack_refusal(which, *refusal)
 
     def count(self, partition: Partition, reads: int, bytes_: int) -> None:
-        """So many reads of a partition were answered besides."""
+        """Count reads of a partition that were answered elsewhere, and their bytes."""
         self.served += reads
         self.bytes_out += bytes_
         self.bytes_of[partition.key] = self.bytes_of.get(partition.key, 0) + bytes_

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from shmbroker.replica.partition import Partition
 
 AHEAD_BYTES = 8 << 20
-"""Of records, that are told at most; so many are sent in some milliseconds."""
+"""The most bytes of records that are told ahead; so many are sent in some milliseconds."""
 AHEAD_SLICES = 8
 """A slice costs some 12 us."""
 NOTED_MAX = 1024

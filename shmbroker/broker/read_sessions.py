@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 ROWS_MAX = 50_000
 """Rows of all sessions together, of some 700 bytes."""
 REFRESH_MS = 1000
-"""Between two looks at all rows of a session."""
+"""The time between two looks at all rows of a session."""
 
 
 class SessionRead(DelayedRead):
@@ -130,7 +130,7 @@ class ReadSession(DelayedOperation):
             self.reader.answer(read, [])
 
     def end(self) -> None:
-        """It is forgotten."""
+        """Forget the session."""
         self.is_done = True
         self.stop()
         self.reader.purgatory.leave(self, self._places)
@@ -138,7 +138,7 @@ class ReadSession(DelayedOperation):
     # ── looking ─────────────────────────────────────────────────────────────────────────────────
 
     def look(self, read: SessionRead) -> tuple[list[Result], int, bool]:
-        """As `DelayedRead.look`, at the rows that are ready."""
+        """Look as `DelayedRead.look` does, at the rows that are ready."""
         rows = self.rows
         read.looked = looked = list(self._ready)
         lookup = self.reader.lookup
@@ -178,7 +178,7 @@ class ReadSession(DelayedOperation):
         self.reader.purgatory.attend(self, [rows[place][P_KEY] for place in self._ready])
 
     def try_complete_of(self, keys: Sequence[Hashable]) -> bool:
-        """These have changed: look at them, now if a READ waits, else with the next one."""
+        """Look at partitions that have changed: now if a READ waits, else with the next one."""
         read = self.read
         for key in keys:
             self._ready[self._places[key]] = None
@@ -195,7 +195,7 @@ class ReadSession(DelayedOperation):
         return row[P_OFFSET] >= partition.high_watermark
 
     def _settle(self, place: int) -> None:
-        """It has nothing to tell until something changes."""
+        """Note that a row has nothing to tell until something changes."""
         del self._ready[place]
         self.reader.purgatory.attend(self, (self.rows[place][P_KEY],))
 
@@ -207,7 +207,7 @@ class ReadSessions:
         self._reader = reader
         self._rows_max = rows_max
         self._sessions: dict[tuple[int, int], ReadSession] = {}
-        """By the slot of a gateway and the number of its session."""
+        """The sessions, by the slot of a gateway and the number of its session."""
         self._row_count = 0
 
     def __len__(self) -> int:
@@ -243,7 +243,7 @@ class ReadSessions:
         session.start(read, max_wait_ms)
 
     def drop_peer(self, slot: int) -> None:
-        """That gateway is dead."""
+        """Drop the sessions of a dead gateway."""
         for key in list(self._sessions):
             if key[0] == slot:
                 self._end(key)

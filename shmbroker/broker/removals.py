@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DIRECTORIES_PER_ROUND = 20
-"""Of deleted partitions: some 50 µs each where little is in them."""
+"""The most directories of deleted partitions in one round: some 50 µs each where little is in
+them."""
 UNLINKS_PER_ROUND = 200
 UNLINK_BYTES_PER_ROUND = 1 << 30
 REMOVE_S = 1.0
@@ -92,7 +93,8 @@ class Removals:
         self._unlink_due(now_ms, attempt)
 
     def _unlink_due(self, now_ms: int, attempt: Callable[..., bool]) -> None:
-        """Not too much in one round: the kernel takes some ten milliseconds for a GiB."""
+        """Unlink what is due, not too much in one round: the kernel takes some ten milliseconds for
+        a GiB."""
         room_bytes = UNLINK_BYTES_PER_ROUND
         for _ in range(UNLINKS_PER_ROUND):
             if not self._to_unlink or self._to_unlink[0][0] > now_ms or room_bytes <= 0:
@@ -106,8 +108,8 @@ class Removals:
                 self._descriptors.close(file_id)
 
     def finish(self) -> None:
-        """At a stop: directories are removed before their time, for as long as that may take, and
-        as far as the disk lets them."""
+        """Remove directories before their time, at a stop: for as long as that may take, and as far
+        as the disk lets them be removed."""
         deadline = clock.monotonic() + REMOVE_S
         for _, path in self._to_remove:
             if clock.monotonic() < deadline:

@@ -37,10 +37,10 @@ class Tier(Protocol):
         """The tier process is dead: what it was asked for does not come."""
 
     def on_tier_running(self) -> None:
-        """It may be asked."""
+        """Note that the tier process may be asked."""
 
     def run(self) -> None:
-        """Once a second: copy, delete, look again."""
+        """Do what is due once a second: copy, delete, look again."""
 
     def retain(self, partition: Partition, now_ms: int, /) -> bool:
         """Retention of a tiered log; True if its local segments are to be judged as well."""

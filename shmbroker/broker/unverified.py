@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     the error code for the producer, now or later, once. may_add: the partition becomes part of the
     transaction, if it isn't (transaction.version 2); else it must be (AddPartitionsToTxn)."""
     Held = tuple["Peer", memoryview, int]
-    """Whose APPEND, a copy of its payload, as if it had come in one part, and its epoch."""
+    """A held APPEND: whose it is, a copy of its payload, as if it had come in one part, and its
+    epoch."""
 
 BYTES_MAX = 32 << 20
 
@@ -97,7 +98,7 @@ class Unverified:
         self._append = append
         self.ask: Ask = refuse_all
         self.asked: dict[tuple[bytes, int], HeldBatches] = {}
-        """By partition key and producer id."""
+        """The held batches whose coordinator is asked, by partition key and producer id."""
         self._bytes = 0
 
     def is_known(
@@ -196,7 +197,7 @@ class Unverified:
             asked.is_ended = True
 
     def drop_peer(self, slot: int) -> None:
-        """That network worker is dead: nobody waits for its batches."""
+        """Drop the batches of a dead network worker."""
         for key, asked in list(self.asked.items()):
             gone = [held for held in asked.held if held[0].slot == slot]
             self._bytes -= sum(len(payload) for _, payload, _ in gone)

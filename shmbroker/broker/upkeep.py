@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT_INTERVAL_MS = 60_000
 RETENTION_DELAY_MS = 30_000
-"""Before the first look at retention (Kafka: log.initial.task.delay.ms)."""
+"""The time before the first look at retention (Kafka: log.initial.task.delay.ms)."""
 FAULT_LINE_INTERVAL_MS = 10_000
 RETENTION_CHECKS_PER_ROUND = 100
 """Partitions: 2 µs each where nothing is to do, whatever the number of its segments; 0.25 ms where
@@ -41,13 +41,13 @@ the oldest one was not looked at yet."""
 ROLL_CHECKS_PER_ROUND = 200
 """Partitions looked at in one round, so that it stays short with thousands."""
 RENAMES_PER_ROUND = 100
-"""Of directories that could not be renamed before."""
+"""The most directories renamed in one round that could not be renamed before."""
 IDLE_PARK_MS = 60_000
 """A log without appends for this long gives its map and its allocated tail back."""
 
 
 class Upkeep:
-    """That of the logs in one store. retention_check_ms: how often retention is looked at."""
+    """The upkeep of the logs in one store. retention_check_ms: how often retention is looked at."""
 
     def __init__(self, store: PartitionStore, retention_check_ms: int) -> None:
         self.store = store
@@ -62,10 +62,10 @@ class Upkeep:
         self._clean_ms: dict[bytes, int] = {}
         """When a log was last seen to be on the disk as a whole, in steady milliseconds."""
         self._sizes: dict[bytes, tuple[int, int]] = {}
-        """Of a mapped segment, and since when it has that size."""
+        """The size of a mapped segment, and since when it has that size."""
 
     def forget(self, key: bytes) -> None:
-        """That partition's log is deleted."""
+        """Forget a partition whose log is deleted."""
         self._clean_ms.pop(key, None)
         self._sizes.pop(key, None)
 

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 ASIDE_BYTES_MAX = 64 << 20
 """What is copied before a cut below the high watermark, at most: others wait meanwhile."""
 AHEAD_RETRY_MS = 1000
-"""Before a leader that lacks what is here is asked again."""
+"""The time before a leader that lacks what is here is asked again."""
 
 
 class Cutting:

@@ -42,7 +42,7 @@ class CopiedRow:
         self.is_compared = False
         """The leader has found this log to be a part of its own, in this epoch."""
         self.refused_epoch = -1
-        """In which it was said that the leader lacks what is here."""
+        """The epoch in which it was said that the leader lacks what is here."""
 
 
 class Link:
@@ -78,7 +78,7 @@ class Link:
         return row
 
     def remove(self, row: CopiedRow) -> None:
-        """It is not followed any more: the next READ says so."""
+        """Stop following a partition: the next READ says so."""
         self.changed.pop(row, None)
         self.rows.pop(row.which, None)
         self.gone.append(row.which)
@@ -89,7 +89,7 @@ class Link:
         self.freeing.append((token, gone))
 
     def free_until(self, token: int) -> None:
-        """That READ is answered."""
+        """Free the places that waited for this READ's answer."""
         freeing = self.freeing
         while freeing and freeing[0][0] <= token:
             self._free += freeing.pop(0)[1]
@@ -137,5 +137,5 @@ class Retries:
         return due
 
     def forget(self, row: CopiedRow) -> None:
-        """It is not followed any more."""
+        """Forget a row that is not followed any more."""
         self.waiting = [retry for retry in self.waiting if retry[1] is not row]

@@ -183,8 +183,9 @@ class FollowerReads:
     # ── what happens here ───────────────────────────────────────────────────────────────────────
 
     def on_appended(self, partition: Partition) -> None:
-        """It has new batches, or none (a group's records may be refused). Who has all waits on:
-        an answer without a slice would be followed by no READ."""
+        """Tell a partition's followers that it has new batches, or none (a group's records may be
+        refused). A follower that has all waits on: an answer without a slice would be followed by
+        no READ."""
         end_offset = partition.log.log_end_offset
         for row in partition.followed_rows:
             if row.is_waiting and row.fetch_offset < end_offset:
@@ -195,7 +196,7 @@ class FollowerReads:
                     follower.caught_up_ms = self.now_ms()
 
     def on_high_watermark(self, partition: Partition) -> None:
-        """It has moved: the followers get to know, not at once."""
+        """Let the followers know that a high watermark has moved, not at once."""
         for row in partition.followed_rows:
             if row.is_waiting:
                 self._say_behind(row.session)
@@ -367,7 +368,7 @@ class FollowerReads:
     # ── coming and going ────────────────────────────────────────────────────────────────────────
 
     def drop_peer(self, slot: int) -> None:
-        """That follower is dead, or begins anew: what it had is not known any more."""
+        """Forget what a follower had: it is dead, or begins again."""
         session = self.sessions.pop(slot, None)
         if session is None:
             return

@@ -59,7 +59,7 @@ class LogEnds:
         self._asked: dict[Partition, int] | None = None
         self._in_sync: set[bytes] = set()
         self._rests = False
-        """After a refusal, until `look_again`."""
+        """Whether a refusal makes it rest, until `look_again`."""
         self._is_starting = False
         """What is told is all that this broker has, and the controller waits for the last of it."""
         self._is_last_asked = False
@@ -69,8 +69,8 @@ class LogEnds:
         """Told to lack something; from then on until somebody leads them."""
 
     def tell_all(self, partitions: Iterable[Partition], in_sync: set[bytes]) -> None:
-        """At a start in doubt: where these end, which are all that have other replicas; of those
-        that are not `in_sync` (by their keys) the last leader epochs, too."""
+        """Tell, at a start in doubt, where these end, which are all that have other replicas; of
+        those that are not `in_sync` (by their keys) the last leader epochs, too."""
         self.waiting.update((partition, HAS) for partition in partitions)
         self._in_sync = in_sync
         self._is_starting, self.is_told = True, False

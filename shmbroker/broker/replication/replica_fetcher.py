@@ -101,9 +101,9 @@ class ReplicaFetcher:
         broker_id: int,
     ) -> None:
         self.links = {number: Link(*link) for number, link in links.items()}
-        """By the broker id of the leader."""
+        """The links, by the broker id of the leader."""
         self.rows: dict[bytes, CopiedRow] = {}
-        """By the key of the partition."""
+        """The rows, by the key of the partition."""
         self._new_token = new_token
         self._now_ms = now_ms
         self._steady_ms = steady_ms
@@ -145,7 +145,7 @@ class ReplicaFetcher:
             link.changed[row] = None
 
     def unfollow(self, key: bytes) -> None:
-        """It is led here now, or no longer here."""
+        """Stop following a partition: it is led here now, or no longer here."""
         row = self.rows.pop(key, None)
         if row is None:
             return
@@ -153,7 +153,7 @@ class ReplicaFetcher:
         self.retries.forget(row)
 
     def on_peer_lost(self, peer: Peer) -> None:
-        """That sibling is dead."""
+        """Note that a sibling is dead."""
         link = self.links.get(peer.number)
         if link is not None and link.peer is peer:
             link.on_lost()

@@ -117,7 +117,7 @@ class Replication:
         self.moved.clear()
 
     def on_high_watermark(self, partition: Partition) -> None:
-        """It has moved."""
+        """Note that a high watermark has moved."""
         if self.delayed.partitions:
             self.delayed.complete(partition)
         self.reads.on_high_watermark(partition)
@@ -149,7 +149,7 @@ class Replication:
         return came != NOTHING and (came == ENTRIES or has_entries())
 
     def look_at_all(self, image: MetadataImage) -> None:
-        """Once a second: who lags, who has caught up."""
+        """Look, once a second, who lags and who has caught up."""
         self.may_look_for_places()
         self.log_ends.look_again()
         self.in_sync.look_at_all(
@@ -199,7 +199,7 @@ class Replication:
         self.moved.discard(partition)
 
     def on_sibling_lost(self, peer: Peer) -> None:
-        """That I/O worker is dead."""
+        """Note that an I/O worker is dead."""
         self.reads.drop_peer(peer.slot)
         self.fetcher.on_peer_lost(peer)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FETCHES_MAX = 4
-"""Under way at once for one partition."""
+"""The most fetches under way at once for one partition."""
 
 
 class Pieces:
@@ -42,7 +42,7 @@ class Pieces:
         self.bytes_max = bytes_max
         self.bytes = 0
         self.cache: OrderedDict[int, tuple[Remote, Segment]] = OrderedDict()
-        """By file id, used last at the end."""
+        """The segments by file id, the one used last at the end."""
         self.unread: set[int] = set()
         """File ids of pieces that nobody has read from yet: with the first read the next comes."""
         node = os.path.basename(table.store.log_directory.path)

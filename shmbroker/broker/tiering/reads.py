@@ -42,7 +42,7 @@ class RemoteReader:
     def read(
         self, remote: Remote, offset: int, max_bytes: int, end_offset: int, min_one_batch: bool
     ) -> Slice | int | None:
-        """As `Tiering.read`."""
+        """Read as `Tiering.read` says."""
         log = remote.partition.log
         try:
             while offset < log.local_start_offset:

@@ -69,7 +69,7 @@ class Tiering:
     # ── partitions come and go ──────────────────────────────────────────────────────────────────
 
     def on_partition(self, partition: Partition) -> None:
-        """It is here, its leader or its settings have changed."""
+        """Note a partition that is here now, or whose leader or settings have changed."""
         remote = self.table.get(partition)
         if not partition.log.config.is_tiered:
             if remote is not None:
@@ -168,8 +168,8 @@ class Tiering:
     def aborted_in(
         self, partition: Partition, offset: int, segment: Segment, position: int, end_offset: int
     ) -> list[AbortedTransaction] | int | None:
-        """As `lookups.aborted_in`, of a slice that `read` gave; or an error code, or None as
-        there."""
+        """The aborted transactions of a slice that `read` gave, as `lookups.aborted_in` finds them;
+        or an error code, or None as there."""
         remote = self.table.get(partition)
         if remote is None:
             return KAFKA_STORAGE_ERROR

@@ -52,7 +52,7 @@ class TimeLookups:
         self.asked: list[Find] = []
         """The tier process looks for them."""
         self.waiting: list[Find] = []
-        """They wait for the list of their partition."""
+        """Lookups that wait for the list of their partition."""
 
     def begin(self, find: Find) -> None:
         """Look for the first record that isn't older, or go on behind the copy that had none."""
@@ -104,7 +104,7 @@ class TimeLookups:
         return taken
 
     def on_tier_lost(self) -> None:
-        """They are looked for again, once the lists are here."""
+        """Have everything looked for again, once the lists are here."""
         self.waiting += self.asked
         self.asked = []
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shmbroker.tier.remote_log import RemoteSegment
 
 INDEXES_KEPT = 64
-"""Of one partition."""
+"""The most indexes that are kept of one partition."""
 
 
 class TransactionIndexes:
@@ -31,7 +31,7 @@ class TransactionIndexes:
     def aborted_in(
         self, remote: Remote, offset: int, segment: Segment, position: int, end_offset: int
     ) -> list[AbortedTransaction] | int | None:
-        """As `Tiering.aborted_in`."""
+        """The aborted transactions, as `Tiering.aborted_in` gives them."""
         log = remote.partition.log
         if position == segment.size:
             end_offset = min(end_offset, segment.end_offset)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shmbroker.log.segment import Segment
 
 COPIES_MAX = 4
-"""Under way at once, of this worker; one for a partition."""
+"""The most copies of this worker under way at once; one for a partition."""
 
 
 class Uploads:
