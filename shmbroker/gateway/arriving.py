@@ -1,4 +1,4 @@
-"""Who gets memory for frames that are still arriving, and who pays for it when it is short.
+"""Shares out memory for frames that are still arriving, and says who pays when it is short.
 
 A worker has a bound of bytes for them. A frame asks for room as its bytes come, a little more each
 time, whatever size it announces. Rules of this file:
@@ -22,7 +22,7 @@ Time comes in as an argument; who is to be closed goes out as a value.
 from typing import Generic, TypeVar
 
 GRACE_S = 0.2
-"""As long as nobody knows how fast a sender is: one that shares a busy processor may pause."""
+"""How long nobody knows how fast a sender is: one that shares a busy processor may pause."""
 
 HELD_GRACE_S = 5.0
 """How long bytes may wait behind their connection's own earlier requests."""
@@ -39,7 +39,7 @@ DOUBLED_BYTES_MAX = 4 << 20
 """Room that is more than this grows by a quarter at a time."""
 
 LOOK_AGAIN_S = 0.02
-"""Between two looks through all senders that found none to pay."""
+"""The time between two looks through all senders that found none to pay."""
 
 _NEVER = float("-inf")
 
@@ -71,13 +71,13 @@ class Sender:
         self.moved = 0.0
         """When bytes came last, or it was allowed to send again."""
         self.waits_since = 0.0
-        """Since when it waits for memory; 0: it does not."""
+        """The time at which it began to wait for memory; 0: it does not wait."""
         self.wanted = 0
         """The room that it waits for."""
         self.is_held = False
-        """It is not read from, for whatever reason."""
+        """Whether it is not read from, for whatever reason."""
         self.is_blocked = False
-        """It is not read from as a ring is full, or its broker is down."""
+        """Whether it is not read from because a ring is full, or its broker is down."""
 
     def arrive(self, size: int, whole: int, is_next: bool, now: float) -> None:
         """`size` bytes of its frame are here; `is_next`: not of the one before."""
@@ -133,7 +133,8 @@ class ArrivingMemory(Generic[S]):
         self.senders: set[S] = set()
         self.waiting: dict[S, None] = {}
         self.has_released = False
-        """Since somebody set this back: another look at those who wait is worth it."""
+        """Whether memory was released since this was set back: another look at those who wait is
+        worth it."""
         self._look_again_at = _NEVER
 
     # ── those who ask ───────────────────────────────────────────────────────────────────────────
@@ -192,7 +193,7 @@ class ArrivingMemory(Generic[S]):
         return []
 
     def wait(self, asker: S, size: int, now: float) -> None:
-        """It gets no room now: its time stands still until `hold` or `release`."""
+        """Give it no room now: its time stands still until `hold` or `release`."""
         asker.wanted = size
         if not asker.waits_since:
             asker.waits_since = now
@@ -243,12 +244,12 @@ def pages(size: int) -> int:
 
 
 def first_room(arrived: int, whole: int) -> int:
-    """For the beginning of a frame: twice what is here, but no more than it needs."""
+    """The room for the beginning of a frame: twice what is here, but no more than it needs."""
     return pages(max(arrived, min(whole, 2 * arrived), 1))
 
 
 def next_room(room: int, whole: int) -> int:
-    """For a frame that has filled its room."""
+    """The next room of a frame that has filled the one it had."""
     more = room if room <= DOUBLED_BYTES_MAX else room // 4
     return pages(min(room + more, max(whole, room + PAGE_BYTES)))
 

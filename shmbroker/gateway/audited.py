@@ -34,7 +34,7 @@ CONTROL = "the control socket"
 
 
 def who_is(connection: Connection) -> Who:
-    """Who asks by a connection."""
+    """The client that asks by a connection."""
     listener = connection.listener
     if listener.is_control:
         user = peer_credentials(connection.socket)[1]

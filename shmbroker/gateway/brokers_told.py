@@ -1,4 +1,4 @@
-"""Who clients are told serves: the live brokers, those just gone, leaders and where they are.
+"""The brokers that clients are told of: those alive or just gone, leaders and where they are.
 
 Rules of this file:
 * A broker that is gone stays in Metadata for a while, without leading anything: its port is served
@@ -102,8 +102,8 @@ class BrokersTold:
         return peer is not None and peer.incarnation > 0 and broker_id not in self.fenced
 
     def controller_broker_id(self) -> int:
-        """Who clients are told is the controller: the broker beside the active one, if it lives;
-        any broker passes such requests on."""
+        """The broker that clients are told is the controller: the one beside the active controller,
+        if it lives; any broker passes such requests on."""
         told = self._told_brokers()
         number = self._controller()
         return number if number in told else min(told)

@@ -100,7 +100,7 @@ class Clients:
     # ── who may come ────────────────────────────────────────────────────────────────────────────
 
     def rest_s(self, listener: Listener) -> float:
-        """For how long a listener accepts nobody: more come than are let in a second."""
+        """How many seconds a listener accepts nobody: more come than are let in a second."""
         rest_s = self.limits.rest_s(listener.config.name, self.now())
         if rest_s:
             self._tally.add("listeners_rested")
@@ -141,11 +141,11 @@ class Clients:
             self.admit(connection, ANONYMOUS)
 
     def wait_for_who(self, connection: Connection) -> None:
-        """It has to show who it is within shmbroker.authentication.timeout.ms."""
+        """Give a connection shmbroker.authentication.timeout.ms to show who it is."""
         connection.deadline = self.now() + self._patience_s[connection.listener.config.name]
 
     def admit(self, connection: Connection, principal: str, is_by_token: bool = False) -> None:
-        """It is known who a connection is: it may ask for what its principal may. is_by_token: a
+        """Let a connection ask for what its principal may: it is known who it is. is_by_token: a
         delegation token was what it has shown."""
         gateway = self._gateway
         connection.principal = principal

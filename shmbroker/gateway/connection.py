@@ -40,10 +40,11 @@ if TYPE_CHECKING:
 MSG_MORE = socket.MSG_MORE
 
 SENDFILE_BYTES_MAX = 1 << 20
-"""For one call: what is looked at beforehand is its first and its last byte."""
+"""The most bytes for one call: what is looked at beforehand is its first and its last byte."""
 
 GATHERED_BYTES = 256 << 10
-"""From here on parts are sent: what is joined is copied, and stays in memory until it is taken."""
+"""The size from which answers are sent in parts: what is joined is copied, and stays in memory
+until it is taken."""
 
 SEND_BYTES_PER_TURN = 4 << 20
 """What one connection may send before the others of its worker have their turn."""
@@ -143,7 +144,7 @@ class Connection(Sender):
         self.answered = traffic.answered
         self.socket = accepted
         self.recv_into: Callable[..., int] = accepted.recv_into
-        """As that of the socket; with TLS, what it brings is decrypted."""
+        """The socket's `recv_into`; with TLS, what it brings is decrypted."""
         self.fd = accepted.fileno()
         self.listener = listener
         self.inflight: deque[Request] = deque()
@@ -158,7 +159,7 @@ class Connection(Sender):
         self.is_ended = False
         """Nothing more will come in; it is closed when its last answer has gone out."""
         self.is_muted = False
-        """It is over a quota, and not read from for a while."""
+        """Whether it is over a quota, and not read from for a while."""
         self.throttle: Throttle | None = None
         """What charges it, where there are client quotas."""
         self.wants_write = False
@@ -176,16 +177,16 @@ class Connection(Sender):
         self.client = ""
         self.host = ""
         self.principal = ANONYMOUS
-        """Who this is, as far as it has shown."""
+        """The principal that it has shown to be, as far as it has."""
         self.is_by_token = False
-        """It was a delegation token by which it did."""
+        """Whether a delegation token showed it."""
         self.packed_identity = b""
         """`identity` as requests to other processes take it along, once one has; whoever changes
         that empties this."""
         self.stranger: Stranger | None = None
         """What takes its frames while it has to show who it is."""
         self.scope: Hashable = listener.broker_id
-        """For whom requests with the same bytes mean the same."""
+        """The scope within which requests with the same bytes mean the same."""
         self.asked_offsets_at = 0.0
         """When it has committed or fetched offsets last; as a guest: by known bytes, with nothing
         else since."""
@@ -208,7 +209,7 @@ class Connection(Sender):
 
     @property
     def identity(self) -> Identity:
-        """Who it is, for other processes."""
+        """The identity of its client, for other processes."""
         listener = self.listener
         name = "" if listener.is_control else listener.config.name
         return Identity(self.principal, self.address, name, self.is_by_token)

@@ -1,4 +1,4 @@
-"""Who may connect: how many, by `max.connections` (of all, and of one listener) and by
+"""Limits on who may connect: how many, by `max.connections` (of all, and of one listener) and by
 `max.connections.per.ip` with its overrides; how fast, by `max.connection.creation.rate`.
 
 Connections are counted over all network workers. The control socket, which only this host's own
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Layers = tuple[tuple[int, Mapping[str, str]], ...]
 
 _NAMED = bytes(17)
-"""Before what is counted by a name: longer than any address."""
+"""The prefix of what is counted by a name: longer than any address."""
 NOBODY_S = 1.0
 """How long a listener rests that takes no connections at all."""
 
@@ -131,7 +131,7 @@ class ConnectionLimits:
             }
 
     def rest_s(self, listener: str, now: float) -> float:
-        """For how many seconds this listener accepts nobody, as too many came; 0: it does."""
+        """How many seconds this listener accepts nobody, as too many came; 0: it accepts."""
         rates = self._rates
         if not rates:
             return 0.0

@@ -11,7 +11,7 @@ QUIET_S = 0.2
 """Standing answers per second that make a crowd, over this time, and how long nothing else may have
 been asked for."""
 REST_S = 0.020
-"""Between two turns that only repeat standing answers."""
+"""The time between two turns that only repeat standing answers."""
 
 
 class Crowd:

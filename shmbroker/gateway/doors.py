@@ -39,7 +39,7 @@ class Doors:
         self._stranger_secret = stranger_secret
         self._do_aside = do_aside
         self._sasl: dict[str, SaslDoor] = {}
-        """By the name of their listener."""
+        """The doors for SASL, by the name of their listener."""
         config = gateway.config
         self.patience_s = {
             name: config.of_listener(name, "shmbroker.authentication.timeout.ms") / 1000

@@ -50,7 +50,7 @@ SCRATCH_BYTES = 256 * 1024
 """One read's worth: what a socket hands over at once on loopback is rarely more."""
 
 TAIL_BYTES_MAX = 16 * 1024
-"""So few bytes of a frame are copied in front of what comes next, in the scratch buffer."""
+"""The most bytes of a frame that are copied in front of what comes next, in the scratch buffer."""
 
 INFLIGHT_MAX = 256
 """Requests of one connection that may wait for results together."""
@@ -62,7 +62,8 @@ FRAME_HEAD = Struct(">ihhi")
 """Size, api key, api version, correlation id: the fixed start of every request."""
 
 PLAIN_FRAME_BYTES_MAX = 1 << 20
-"""For every api but Produce: as dicts, a request of short names takes a hundred times its bytes."""
+"""The largest frame of every API but Produce: as dicts, a request of short names takes a hundred
+times its bytes."""
 
 TLS_HANDSHAKE = 0x1603
 """First two bytes of who speaks TLS."""
@@ -347,7 +348,7 @@ class EventLoop:
         set_interest(self.poller, connection)
 
     def unmute(self, connection: Connection) -> None:
-        """It may go on."""
+        """Read from a muted connection again."""
         connection.is_muted = False
         self.flush(connection)
 

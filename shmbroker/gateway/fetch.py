@@ -114,7 +114,8 @@ class FetchApi:
         """guests: so many gateways besides have places, too. Each gives out ids of its own."""
         self.gateway = gateway
         self.known: Known[tuple[Hashable, bytes], KnownFetch] = Known(KNOWN_MAX)
-        """By the scope of the connection and the bytes that stay the same."""
+        """Fetches that are known, by the scope of the connection and the bytes that stay the
+        same."""
         self._keys: Known[bytes, list[bytes]] = Known(TOPICS_MAX)
         ids = SESSION_IDS // (workers + guests)
         self.sessions = FetchSessions(

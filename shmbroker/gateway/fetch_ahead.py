@@ -36,7 +36,7 @@ TOLD_S = 0.05
 ASKED_MAX = 1024
 """Connections that wait for slices. Some wait in vain, where there was nothing to tell."""
 AWAITED_TURNS = 4
-"""In so many turns of the gateway after one has asked, its slices come."""
+"""The number of the gateway's turns, after one has asked, in which its slices come."""
 
 
 class ToldSlices:
@@ -51,7 +51,7 @@ class ToldSlices:
     rows: list[tuple[int, int, int, int]]
     """READ_AHEAD_ROWs, the next one last."""
     slot: int
-    """Of the I/O worker that has told."""
+    """The slot of the I/O worker that has told."""
     until: float
 
 
@@ -61,10 +61,10 @@ class FetchAhead:
     def __init__(self, gateway: RequestContext) -> None:
         self._gateway = gateway
         self.asked: Known[int, tuple[Connection, KnownFetch]] = Known(ASKED_MAX)
-        """Who has asked to be told, by the token of the READ."""
+        """The connections that have asked to be told, by the token of the READ."""
         self.awaited_turns = 0
-        """In so many more turns the rings are looked at before the sockets: the client's next
-        request may be there, and what answers it."""
+        """The number of turns to come in which the rings are looked at before the sockets: the
+        client's next request may be there, and what answers it."""
 
     def ask(self, connection: Connection, known: KnownFetch, token: int) -> None:
         """The READ with this token asks for it."""

@@ -56,12 +56,13 @@ ANSWER_BYTES = 16
 ROW_BYTES = 40
 """The size of a partition in it, without its records."""
 LENT_BYTES_MAX = 128 << 10
-"""Who gets more records in an answer is not lent: then an I/O worker is better off without."""
+"""The most bytes of records that a lent connection gets in an answer: with more, an I/O worker is
+better off without it."""
 LOG_START_FROM = 5
 REPLICAS_FROM = 11
 """A preferred read replica is told, which is none here (KIP-392)."""
 LEADERS_FROM = 16
-"""Who leads, where it is somebody else (KIP-951)."""
+"""The first version that is told who leads, where it is somebody else (KIP-951)."""
 
 INT = Struct(">i")
 PARTITION_V4 = Struct(">ihqq")
@@ -195,7 +196,7 @@ def named(name: str, topic_id: bytes, version: int) -> bytes:
 
 
 def no_aborted(isolation: int, version: int) -> bytes:
-    """As `_aborted` where there are none: null, unless read_committed was asked for."""
+    """The same as `_aborted` where there are none: null, unless read_committed was asked for."""
     if version >= FLEXIBLE_FROM:
         aborted = b"\0" if isolation == 0 else b"\x01"
     else:

@@ -61,7 +61,7 @@ class FetchRequest(Request):
     known: KnownFetch | None
     """What its bytes were recognised as."""
     limits: Limits
-    """In a session."""
+    """The limits of a request in a session."""
     session: FetchSession | None
     topics: list[tuple[str, bytes, list[Answer]]]
     wanted: Wanted | None

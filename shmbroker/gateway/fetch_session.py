@@ -118,7 +118,7 @@ class FetchSession:
         """The I/O worker of the broker that keeps the entries, and its incarnation; None: no broker
         does."""
         self.is_in_step = False
-        """It keeps what is here, but for what has changed since."""
+        """Whether that I/O worker keeps what is here, but for what has changed since."""
         self.asked_last: list[Key] = []
         """The partitions that it keeps, in its order."""
         self._changed: dict[Key, None] = {}

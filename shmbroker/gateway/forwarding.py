@@ -221,7 +221,7 @@ class PlainApis:
     # ── when the active controller changes ──────────────────────────────────────────────────────
 
     def ask_again(self, request: PlainRequest, now: float) -> None:
-        """Who was asked is not the active controller, and did nothing: ask the one that is."""
+        """Ask the active controller: the one that was asked is not, and did nothing."""
         if request.finish is not None:
             self.finish_again(request)
             return
@@ -251,7 +251,7 @@ class PlainApis:
                 self.to_ask_again.append((deadline, request))
 
     def fail_at_controller(self, request: PlainRequest) -> None:
-        """Nobody knows whether it was done: say NOT_CONTROLLER, and the client will look."""
+        """Say NOT_CONTROLLER, and the client will look: it can't be known whether it was done."""
         module, version = table.CONTROLLER_APIS[request.api_key], request.api_version
         assert request.forwarded is not None, "a controller was asked"
         _, asked, _ = request.forwarded
@@ -293,8 +293,8 @@ class PlainApis:
         body: bytearray,
         client_id: bytes | None,
     ) -> Peer:
-        """On the control socket there is no port to tell the broker: the body or the client id
-        names it."""
+        """The broker that the body or the client id names: the control socket has no port to tell
+        it."""
         io_peers: Mapping[int, Peer] = self.gateway.io_peers
         if api_key < INTERNAL_KEYS_FROM:
             named = broker_of(client_id)
@@ -308,7 +308,7 @@ class PlainApis:
 
 
 def _packed_identity(connection: Connection) -> bytes:
-    """Who asks, packed once for a connection."""
+    """The identity of a connection's client, packed once."""
     if not connection.packed_identity:
         connection.packed_identity = pack_identity(connection.identity)
     return connection.packed_identity

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shmbroker.gateway.poller import Poller
 
 LARGE_FRAME_BYTES = 128 * 1024
-"""From here on a frame is read into the connection's buffer at once, up to its end."""
+"""The size from which a frame is read into the connection's buffer at once, up to its end."""
 
 GROWN_BYTES_MIN = 1 << 20
 """A buffer of this size grows where it is: the system moves its pages (see `processes/heap.py`)."""
@@ -43,7 +43,7 @@ FED_PER_TURN = 64
 
 
 class FrameBuffers:
-    """Who holds how much of one worker's memory. `memory` says who may have more.
+    """What each connection holds of one worker's memory. `memory` says who may have more.
 
     reading: what one read may bring at once. give_up: ends a connection whose memory others wait
     for."""
@@ -110,8 +110,8 @@ class FrameBuffers:
         connection.arrive(left, need, position > 0, self._now())
 
     def leave(self, connection: Connection, left: int, need: int, is_next: bool) -> None:
-        """So much of a frame is in the kernel, and stays there until there is room for it.
-        is_next: it is not of the frame that was there before."""
+        """Leave `left` bytes of a frame in the kernel until there is room for them. is_next: the
+        frame is not the one that was there before."""
         connection.large_bytes = need if need > LARGE_FRAME_BYTES else 0
         connection.arrive(left, need, is_next, self._now())
         self.ask(connection, first_room(left, need))
@@ -164,7 +164,7 @@ class FrameBuffers:
     # ── no more of it ───────────────────────────────────────────────────────────────────────────
 
     def give(self, connection: Connection) -> None:
-        """It needs its buffer no more."""
+        """Take the buffer of a connection that needs it no more."""
         buffer = connection.buffer
         assert buffer is not None
         connection.view.release()
@@ -173,7 +173,7 @@ class FrameBuffers:
         self.spare.keep(buffer)
 
     def forget(self, connection: Connection) -> None:
-        """It goes: it holds nothing and waits for nothing any more."""
+        """Forget a connection that goes: it holds nothing and waits for nothing any more."""
         connection.filled = 0
         if connection.buffer is not None:
             self.give(connection)
@@ -187,9 +187,9 @@ class SpareBuffers:
     def __init__(self, memory: ArrivingMemory[Connection]) -> None:
         self._memory = memory
         self._buffers: list[bytearray] = []
-        """From the smallest to the largest."""
+        """The free buffers, from the smallest to the largest."""
         self._has_used = False
-        """Since the last `sweep`."""
+        """Whether one was used since the last `sweep`."""
 
     @property
     def size(self) -> int:

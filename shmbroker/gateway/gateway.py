@@ -106,7 +106,7 @@ FRAMES_BUFFERED_BYTES_MAX = 48 << 20
 """What all network workers hold of frames that are still arriving, unless queued.max.request.bytes
 says otherwise."""
 MEASURED_TOGETHER = 64
-"""So many answers are looked at in one go: it is cheaper, and no client waits for it."""
+"""The number of answers that are looked at in one go: it is cheaper, and no client waits for it."""
 MUCH_BYTES = 4 << 20
 """Where frames had this much memory lately, what is free of it is given back to the system."""
 
@@ -115,7 +115,7 @@ class Siblings(NamedTuple):
     """The gateways of the family: which of them this one is, and the others."""
 
     place: int
-    """From 0."""
+    """The place of this one, from 0."""
     doorbells: Mapping[int, Doorbell]
     """The doorbells of the other gateways, by slot."""
     address_counts: AddressCounts
@@ -129,7 +129,7 @@ class Brokers(NamedTuple):
     """The I/O workers, as a gateway reaches them."""
 
     peers: Mapping[int, Peer]
-    """By broker id."""
+    """The rings to them, by broker id."""
     files: Mapping[int, FileTable]
     """Descriptors that they have passed, by their slot."""
     standing: Mapping[int, memoryview]
@@ -485,7 +485,7 @@ class Gateway:
             self.words[self._applied_index] = self.image.offset
 
     def _look_at_fences(self) -> None:
-        """Nobody waits for a broker that has been fenced; what it still answers is not wanted."""
+        """End the waits for brokers that have been fenced; what they still answer is not wanted."""
         for number in self.told.look_at_fences(self._now):
             peer = self.io_peers[number]
             if peer.incarnation:

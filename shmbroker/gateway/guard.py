@@ -70,7 +70,7 @@ class Guard:
         self._authorizer = self._rights.authorizer
 
     def asker(self, connection: Connection) -> Asker:
-        """Who asks by a connection."""
+        """The client that asks by a connection."""
         who = connection.identity
         return Asker(who.principal, who.host, self._authorizer, self._image, who.may_have_tokens)
 
@@ -84,7 +84,8 @@ class Guard:
         return is_allowed
 
     def lets(self, connection: Connection, operation: int, resource_type: int, name: str) -> bool:
-        """As `may`, but told to nobody: `may` is asked again where it is not so."""
+        """Whether the client may, as `may` says, but told to nobody: where it may not, `may` is
+        asked again."""
         return self._authorizer.allows(
             connection.principal, connection.address, operation, resource_type, name
         )
@@ -143,7 +144,8 @@ class Noted(Authorizer):
         self.denials: list[Denial] = []
 
     def told(self) -> list[Denial]:
-        """Without the right on the cluster that would have stood for one on each thing."""
+        """The denials, without the right on the cluster that would have stood for one on each
+        thing."""
         of_things = {operation for operation, type_, _ in self.denials if type_ != CLUSTER}
         return [each for each in self.denials if each[1] != CLUSTER or each[0] not in of_things]
 

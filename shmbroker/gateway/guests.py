@@ -49,7 +49,7 @@ LOUD = 0.93
 """A process that is busy for a larger share sends home the guests that went the usual way in this
 window."""
 USUAL_PER_S = 6500
-"""It sends them home, too, if they were read more often than this: they ask again at once."""
+"""Guests that were read more often than this are sent home, too: they ask again at once."""
 TIMES_FEW = 2
 """A guest that was read no more often than this stays: its first requests go the usual way."""
 BUSY_S = 0.02
@@ -89,13 +89,13 @@ class Guests:
         self._show_room = show_room
         self._count_max = count_max
         self.present: dict[Connection, tuple[int, Lent]] = {}
-        """By whom it was lent, and as what."""
+        """The guests: by whom each was lent, and as what."""
         self._marked: set[Connection] = set()
         """Guests whose mark is set."""
         self._usual: dict[Connection, int] = {}
         """How often they were read in this window and did not go the straight way."""
         self._going: dict[Connection, float] = {}
-        """Who goes home as soon as it can; until when that is tried."""
+        """Guests that go home as soon as they can, and until when that is tried."""
         self._unsaid: list[tuple[int, int]] = []
         """Ends that a passage had no room for: slot, number."""
         submit = gateway.tables.submit
@@ -117,7 +117,7 @@ class Guests:
         return 0
 
     def on_broker_lost(self, broker_id: int) -> None:
-        """It is of the same process."""
+        """Do nothing: it is the broker of this process."""
 
     def on_broker_fenced(self, broker_id: int) -> None:
         """Their lenders end them."""
@@ -158,7 +158,7 @@ class Guests:
         return receive
 
     def mark(self, connection: Connection) -> None:
-        """It is about to be read."""
+        """Set a guest's mark: it is about to be read."""
         slot, lent = self.present[connection]
         self._marks[slot][lent.mark] = 1
         self._marked.add(connection)
@@ -209,7 +209,7 @@ class Guests:
     # ── home ────────────────────────────────────────────────────────────────────────────────────
 
     def _needs_home(self, connection: Connection, *_frame: object) -> bool:
-        """It asks for what is not answered here."""
+        """Send a guest home: it asks for what is not answered here."""
         self._going[connection] = float("inf")
         return False
 
@@ -240,7 +240,7 @@ class Guests:
         self.send_all()
 
     def send_all(self) -> None:
-        """Everybody shall go home."""
+        """Send all guests home, each as soon as it can go."""
         for connection in self.present:
             self._going.setdefault(connection, float("inf"))
 
@@ -281,11 +281,11 @@ class Guests:
     # ── how busy this process is ────────────────────────────────────────────────────────────────
 
     def rested(self, now: float) -> None:
-        """It slept until now."""
+        """Note that this process slept until now."""
         self._rested_at = now
 
     def stays_up(self, now: float) -> None:
-        """It has more to do."""
+        """Note that this process has more to do."""
         if self._usual and now - self._rested_at > BUSY_S:
             self._get_loud(now)
 

@@ -62,7 +62,7 @@ class Jwks:
             self._tried.wait(FIRST_S)
 
     def known(self) -> Sequence[Key]:
-        """As they were read last; does not wait."""
+        """The keys that were read last; does not wait."""
         return self._keys
 
     def want(self) -> None:

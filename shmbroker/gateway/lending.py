@@ -52,27 +52,28 @@ ASKED_BY_GUESTS = (PRODUCE, FETCH, OFFSET_COMMIT, OFFSET_FETCH)
 LENT, HOME, ENDED = range(3)
 """What a message is about, its first value."""
 MARKS = 1024
-"""So many guests of one network worker may one I/O worker have. Who has more connections looks at
-none of them."""
+"""The most guests that one I/O worker may have of one network worker. A worker with more
+connections looks at none of them."""
 
 LOOK_S = 0.05
-"""Between two looks at who is quiet."""
+"""The time between two looks at who is quiet."""
 QUIET_LOOKS = 2
-"""It is lent when at so many looks in a row it had asked for something, one thing at a time."""
+"""A connection is lent when at so many looks in a row it had asked for something, one thing at a
+time."""
 OTHER_S = 0.2
-"""It has asked for nothing else for so long."""
+"""The time for which it must have asked for nothing else."""
 SLEEPS = 0.5
 """A worker that sleeps less of its time lends only those who go a straight way."""
 RESTING = 10_000
 """Added to the room that is said: only who goes a straight way is taken for a while."""
 AT_ONCE = 4
-"""Of those who go a straight way, one part in so many is lent at one look, or one."""
+"""The part that is lent at one look of those who go a straight way: one in so many, or one."""
 RESTS_S = (0.5, 8.0)
 """How long one that came home stays, at least and at most: twice as long each time that it comes
 back within STEADY_S."""
 STEADY_S = 2.0
 SESSION_PARTITIONS_MAX = 64
-"""Who reads more partitions in a fetch session stays."""
+"""The most partitions that a lent client reads in a fetch session."""
 
 
 class Lending(Protocol):
@@ -100,7 +101,7 @@ class Lent(NamedTuple):
 
     kind: int
     number: int
-    """By which the lender knows it."""
+    """The number by which the lender knows it."""
     mark: int
     """Where its mark is among those of its lender and its host."""
     broker_id: int
@@ -166,7 +167,7 @@ class Lender:
         self._free = {broker_id: list(range(MARKS)) for broker_id in passages}
         self._room_of = room_of
         self.lent: dict[int, Away] = {}
-        """By number."""
+        """What is lent, by number."""
         self._number = 0
         now = gateway.now()
         self._next_look = now + LOOK_S
@@ -177,7 +178,7 @@ class Lender:
         self._muted: set[Connection] = set()
         """Connections of `_to_lend` that are read no more, to be between two requests soon."""
         self._stays: dict[Connection, tuple[float, float]] = {}
-        """Of those that have come home: until when they stay, and for how long that is."""
+        """By connection that came home: (until when it stays, for how long)."""
         for broker_id, passage in passages.items():
             passage.drain()  # it was for the process before this one
             gateway.loop.watch(passage.fileno(), 1, lambda _events, of=broker_id: self.take_in(of))  # type: ignore[misc]
@@ -195,7 +196,7 @@ class Lender:
             self._to_lend = [each for each in self._to_lend if not self._has_lent(each, now)]
 
     def _look(self, now: float) -> None:
-        """Who was quiet since the last look, and whether there is room for them."""
+        """Look who was quiet since the last look, and whether there is room for them."""
         share = self._busy.since_last(now)
         since, self._next_look, self._to_lend = share.since, now + LOOK_S, []
         while self._muted:

@@ -1,4 +1,4 @@
-"""Which descriptors are ready: what an event loop asks of its poller.
+"""The descriptors that are ready: what an event loop asks of its poller.
 
 Level-triggered epoll. A connection's interest is EPOLLIN while it may be read from, EPOLLOUT while
 answers wait for its socket; a held connection has no EPOLLIN.

@@ -335,8 +335,8 @@ class ProduceApi:
             self._finish(request)
 
     def on_appended_many(self, request: ProduceRequest, first: int, packed: memoryview) -> None:
-        """Some batches of a walked request were stored, the first of that entry with the token
-        `first`; packed: an APPENDED_ROW each."""
+        """Note that some batches of a walked request were stored, the first of that entry with the
+        token `first`; packed: an APPENDED_ROW each."""
         many = request.many
         assert many is not None, "who else sends an APPEND_MANY"
         pop = self.gateway.pending.pop
@@ -383,7 +383,7 @@ class ProduceApi:
 
 
 def _note_answered(request: ProduceRequest) -> None:
-    """It gets no answer, but it has taken its time."""
+    """Note a request that gets no answer, but has taken its time."""
     connection = request.connection
     connection.answered.append(
         (API_KEY, request.received, API_KEY, request.received, 1, connection.traffic.monotonic())

@@ -1,4 +1,4 @@
-"""Which batches of a decoded Produce may be stored, and with what the others are refused.
+"""Judges which batches of a decoded Produce may be stored, and what the others are refused with.
 
 In Kafka's order: the form of the records, the right to the transactional id; then for each
 partition the right to its topic, whether it is there, its own batch, acks, whether the topic is for
@@ -48,7 +48,7 @@ _TWO_PRODUCERS = "Transactional records contained more than one producer ID"
 
 
 class Judges(Protocol):
-    """Who is asked: for rights, and which topics there are."""
+    """What is asked for rights, and which topics there are."""
 
     guard: Guard | None
 

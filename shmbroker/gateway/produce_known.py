@@ -45,10 +45,11 @@ KNOWN_MAX = 4096
 FAST_ENDS_MAX = 4
 """Lengths of the constant bytes that a connection looks for: one for each topic name, mostly."""
 SMALL_BYTES_MAX = 32 * 1024
-"""Who sends more at once is not lent (`gateway.lending`): a segment stores that another way."""
+"""The most bytes that a lent client sends at once (`gateway.lending`): a segment stores more
+another way."""
 ACKS_ALL = -1
 REQUEST_END = b"\0\0\0"
-"""Behind the records of a flexible version."""
+"""The bytes behind the records of a flexible version."""
 _INT = Struct(">i")
 
 
@@ -89,7 +90,7 @@ class FastProduce(TopicMeaning):
     is_flexible: bool
     key: int
     lent_bytes_max: int
-    """Who sends more is not lent: nobody whose acks wait for replicas."""
+    """The most bytes that a lent client sends at once; 0 where acks wait for replicas."""
     named: bytes
     partition_key: bytes
     peer: Peer
@@ -106,7 +107,8 @@ class KnownProduces:
 
     def __init__(self) -> None:
         self.kept: Known[tuple[Hashable, bytes], FastProduce] = Known(KNOWN_MAX)
-        """By the scope of the connection and the bytes up to the size of the records."""
+        """What is kept, by the scope of the connection and the bytes up to the size of the
+        records."""
 
     def recall(self, connection: Connection, buffer: bytearray, start: int) -> FastProduce | None:
         """What other requests than the last have taught; a client takes turns with partitions."""

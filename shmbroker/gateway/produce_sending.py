@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 CONSTANT_BYTES = APPEND_CONSTANT.size - 4
 HEAD = Struct(f"<Q{CONSTANT_BYTES}sI")
-"""Of an APPEND: token, the constant but for the batch's size, and that."""
+"""The head of an APPEND: token, the constant but for the batch's size, and that size."""
 
 TOGETHER_MAX = 25
 """The most batches in one APPEND_MANY."""

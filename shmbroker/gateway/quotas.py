@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from shmbroker.shm.quota_counts import QuotaCounts
 
 NS_OF_ONE_PERCENT = 10_000_000
-"""In each second."""
+"""One percent of each second."""
 
 KNOWN_MAX = 4096
 """Users with their client ids, and addresses, whose limits are remembered."""
@@ -99,7 +99,7 @@ class ClientLimits(NamedTuple):
     produce: Bound | None
     fetch: Bound | None
     request: Bound | None
-    """In nanoseconds."""
+    """The bound on request time, in nanoseconds."""
     fetch_bytes_most: int
     """More in one answer would be over the bound after any rest."""
 
@@ -143,7 +143,7 @@ class Throttle:
         return known[1]
 
     def expect(self, request: Request, bill: Bill) -> None:
-        """This request is to be charged when its answer is complete."""
+        """Note that a request is to be charged when its answer is complete."""
         self._bills[request] = bill
 
     def charge(self, inflight: Iterable[Request]) -> None:
@@ -273,7 +273,7 @@ class Quotas:
             self._submit.update(self._without)
 
     def begin(self, connection: Connection) -> None:
-        """From now on it is charged: it is known who it is."""
+        """Charge a connection from now on: it is known who it is."""
         if self.is_active and not connection.listener.is_control:
             connection.throttle = Throttle(self, connection)
 
@@ -349,7 +349,7 @@ class Quotas:
         return self._counts.record(bound.key, amount, now_ms).throttle_ms(bound.per_second)
 
     def record_time(self, bound: Bound | None, used_ns: int) -> int:
-        """As `record`, for time that was used: nobody is muted for longer than a window."""
+        """Record time that was used, as `record` does: nobody is muted for longer than a window."""
         return min(self.record(bound, used_ns), self._counts.windows.length_ms)
 
     def take_back(self, bound: Bound, amount: int) -> None:
@@ -357,7 +357,7 @@ class Quotas:
         self._counts.take_back(bound.key, amount, self.now_ns() // 1_000_000)
 
     def now_ns(self) -> int:
-        """As of this moment, not of this turn."""
+        """The time of this moment, not of this turn."""
         return self._clock.monotonic_ns()
 
     # ── what is due later ───────────────────────────────────────────────────────────────────────

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from shmbroker.gateway.gateway import Gateway
 
 ASK_AGAIN_S = 1.0
-"""Between two times that a file's descriptor is asked for."""
+"""The time between two requests for a file's descriptor."""
 RESTARTED = "the broker process restarted"
 """Why connections end whose clients are at no fault."""
 

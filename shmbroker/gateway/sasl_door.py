@@ -55,7 +55,7 @@ VERSIONS = {SASL_HANDSHAKE: 1, SASL_AUTHENTICATE: 2}
 SESSION_OVER = "its session is over: it did not authenticate again in time"
 
 NOT_YET_S = 0.003
-"""After this a message is taken again that could not be answered yet."""
+"""The time after which a message is taken again that could not be answered yet."""
 
 _KEY = Struct(">hh")
 
@@ -66,10 +66,10 @@ class Admission(Protocol):
     submit: dict[int, Submit]
 
     def admit(self, connection: Connection, principal: str, is_by_token: bool = False) -> None:
-        """It is known who a connection is."""
+        """Let a connection in: it is known who it is."""
 
     def wait_for_who(self, connection: Connection) -> None:
-        """It has to show in time who it is."""
+        """Give a connection a time to show who it is."""
 
     def on_refused(self, connection: Connection, why: str) -> None:
         """A client could not show who it is."""
@@ -84,7 +84,7 @@ class Receiver(Protocol):
 
     @property
     def clients(self) -> Admission:
-        """Who is told of those who come."""
+        """What is told of those who come."""
 
     def now(self) -> float:
         """Monotonic seconds, as of this turn."""
@@ -109,7 +109,7 @@ class SaslDoor:
         self.delay_s = delay_s
         self._plain_users = offered.plain_users
         self.offers: dict[str, Offer] = {}
-        """In the order in which clients are told them."""
+        """The offers, in the order in which clients are told them."""
         for name, session_ms_max in offered.mechanisms.items():
             begin: Callable[[], Mechanism]
             if name == plain.NAME:
@@ -130,7 +130,7 @@ class SaslDoor:
         self._plain_users = offered.plain_users
 
     def open(self, connection: Connection) -> None:
-        """It may ask for nothing until it is known."""
+        """Let a new connection ask for nothing until it is known."""
         connection.submit = _NOTHING
         connection.stranger = Visit(self, connection)
 

@@ -20,7 +20,7 @@ REFUSALS = {
     error_codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "appends_refused_not_in_sync",
     error_codes.KAFKA_STORAGE_ERROR: "appends_refused_storage",
 }
-"""By which counter; any other error is the batch's own."""
+"""The counter of each error; any other error is the batch's own."""
 
 
 class GatewayShown:

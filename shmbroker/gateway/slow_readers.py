@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from shmbroker.gateway.connection import Connection
 
 UNSENT_BYTES_MIN = 32 << 20
-"""So many bytes of answers may wait for slow readers in any case, of all connections together."""
+"""The bytes of answers that may wait for slow readers in any case, of all connections together."""
 
 
 class SlowReaders:
@@ -26,7 +26,7 @@ class SlowReaders:
         self.present: set[Connection] = set()
 
     def note(self, connection: Connection, unsent: int) -> None:
-        """So much of its answers waits for its socket."""
+        """Note how many bytes of a connection's answers wait for its socket."""
         self.unsent += unsent - connection.unsent
         connection.unsent = unsent
         if unsent:
@@ -35,7 +35,7 @@ class SlowReaders:
             self.present.discard(connection)
 
     def too_much(self) -> Connection | None:
-        """Who is to be given up, as too much waits; None: nobody."""
+        """The connection to give up, as too much waits; None: none."""
         if self.unsent > self.bytes_max and len(self.present) > 1:
             return min(self.present, key=_taken_at)
         return None

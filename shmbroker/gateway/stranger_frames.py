@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def take_of_stranger(
     loop: EventLoop, connection: Connection, buffer: bytearray, position: int, end: int
 ) -> None:
-    """As `EventLoop.take_frames`."""
+    """Take frames as `EventLoop.take_frames` does."""
     need = 0
     try:
         while (stranger := connection.stranger) is not None and end - position >= 4:

@@ -1,4 +1,4 @@
-"""Who starts which request: a table by API key for each kind of client.
+"""The tables of what starts a request: by API key, one for each kind of client.
 
    of_admitted   of who has shown who it is     audit ──► guard ──► what serves the API
    submit        of everybody else              audit ────────────► what serves the API

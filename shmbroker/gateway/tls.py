@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOK_S = 2.0
-"""Between two looks at whether files of certificates have changed."""
+"""The time between two looks at whether files of certificates have changed."""
 
 REMINDER_S = 86400.0
-"""Between two lines about a certificate that ends soon."""
+"""The time between two lines about a certificate that ends soon."""
 
 HANDSHAKE_S = 10.0
-"""From the connection to the end of its handshake."""
+"""The time from the connection to the end of its handshake."""
 
 STEPS_PER_TURN = 8
 """The steps of handshakes in one turn; each may cost a signature, 1 ms with a large RSA key."""
@@ -75,7 +75,7 @@ class Unread:
         self._connections[connection] = None
 
     def close(self) -> None:
-        """Nobody is read any more."""
+        """Stop reading from anybody."""
         os.close(self._fd)
 
     def _look(self, _events: int) -> None:
@@ -102,7 +102,7 @@ class TlsSide:
         assert listener.tls is not None
         self.config = listener.config
         self.loaded = listener.tls
-        """For new connections; those that are open stay as they are."""
+        """The certificates for new connections; those that are open stay as they are."""
         self.seen: tuple[Print | None, ...] = self.loaded.prints
         self.tried: tuple[Print | None, ...] = self.seen
         self.unread = unread
@@ -148,7 +148,7 @@ class TlsSide:
         self._admit(connection, f"User:{user}")
 
     def forget(self, connection: TlsConnection) -> None:
-        """It was closed."""
+        """Forget a connection that was closed."""
         self._handshakes.pop(connection, None)
 
     def sweep(self, now: float) -> None:
@@ -228,5 +228,5 @@ class TlsListeners:
         self._say("listener %s: certificates were read again, they end on %s", name, ends.date())
 
     def close(self) -> None:
-        """Nobody is read any more."""
+        """Stop reading from anybody."""
         self._unread.close()

@@ -100,7 +100,7 @@ class TlsConnection(Connection):
         self._is_greeted = False
         """Its first byte is here."""
         self._has_ended = False
-        """It said that it sends no more."""
+        """Whether the client said that it sends no more."""
         self.is_unread = False
         self.recv_into = self._shake
 
@@ -163,7 +163,7 @@ class TlsConnection(Connection):
     # ── bytes in ────────────────────────────────────────────────────────────────────────────────
 
     def _read(self, view: memoryview, _size: int = 0, flags: int = 0) -> int:
-        """As `socket.recv_into`, decrypted; with any flag it is MSG_PEEK."""
+        """Read as `socket.recv_into`, decrypted; with any flag it is MSG_PEEK."""
         if flags:
             return self._look(view)
         if not self._kept:
@@ -241,7 +241,7 @@ class TlsConnection(Connection):
         return count
 
     def come_back(self) -> None:
-        """It has bytes that no poller sees."""
+        """Have the loop come back to it: it has bytes that no poller sees."""
         self.is_unread = True
         self._side.unread.add(self)
 
@@ -252,7 +252,7 @@ class TlsConnection(Connection):
     # ── bytes out ───────────────────────────────────────────────────────────────────────────────
 
     def send(self) -> bool:
-        """As that of a plain connection."""
+        """Send as a plain connection does."""
         out = self.out
         budget = SEND_BYTES_PER_TURN
         while out:

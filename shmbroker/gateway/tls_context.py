@@ -53,7 +53,7 @@ _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE--
 _KEY = re.compile(r"-----BEGIN ([A-Z0-9 ]*PRIVATE KEY)-----.+?-----END \1-----", re.DOTALL)
 
 Print = tuple[str, int, int, int]
-"""By which a file that has changed is told: path, inode, time and size."""
+"""What a change of a file is told by: path, inode, time and size."""
 
 
 class TlsContext(NamedTuple):
@@ -128,7 +128,8 @@ class _Loader:
         return ConfigFault(f"listener {self._listener.name}: {complaint.rstrip('.')}.")
 
     def _client_auth(self) -> str:
-        """With SASL, only what is said for this very listener counts, as in Kafka (KIP-684)."""
+        """What is asked of clients. With SASL, only what is said for this very listener counts, as
+        in Kafka (KIP-684)."""
         name = "ssl.client.auth"
         own = f"{LISTENER_PREFIX}{self._listener.name.lower()}.{name}"
         if self._listener.has_sasl and own not in self._config.static:

@@ -60,7 +60,7 @@ class TokenUsers:
         self._new_salt = new_salt
         self._do_aside = do_aside
         self._kept: dict[tuple[str, str], ScramCredential | None] = {}
-        """By mechanism and token id; None while it is salted."""
+        """The credentials, by mechanism and token id; None while one is salted."""
 
     def token(self, mechanism: str, token_id: str) -> TokenCredential | NotYet | None:
         """What is kept of a token that holds; NOT_YET: ask again soon."""
@@ -84,8 +84,8 @@ class TokenUsers:
         return TokenCredential(credential, owner.name, min(token.expires_ms, token.max_ms))
 
     def _salt(self, place: tuple[str, str], password: str, salt: bytes) -> None:
-        """In another thread: it stores one value under one key, no more; where it fails, it removes
-        the key, and the next that asks has it tried again."""
+        """Salt a token's password, in another thread: it stores one value under one key, no more;
+        where it fails, it removes the key, and the next that asks has it tried again."""
         mechanism = MECHANISMS[place[0]]
         try:
             salted_password = salted(mechanism, password, salt, ITERATIONS_MIN)
