@@ -54,8 +54,8 @@ def passed() -> list[socket.socket]:
 
 
 def assign(addresses: Sequence[tuple[str, int]], wanted: WantedPorts) -> list[int | None]:
-    """For each broker, which of the passed sockets with these addresses is its own. ConfigFault if
-    they are not what the settings say."""
+    """Find each broker's own among the passed sockets with these addresses. ConfigFault if they are
+    not what the settings say."""
     if len(addresses) > wanted.brokers:
         raise ConfigFault(
             f"{len(addresses)} ports are passed for {wanted.brokers} brokers: {CHANGE}, or raise "

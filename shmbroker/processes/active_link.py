@@ -1,4 +1,4 @@
-"""Who the active controller is, for everybody else: whom to ask, and whose log files to follow.
+"""Finds the active controller for everybody else: whom to ask, and whose log files to follow.
 
 While nobody is active nobody is asked; what was committed is still read where it was.
 """

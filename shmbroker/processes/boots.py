@@ -16,7 +16,7 @@ from shmbroker.processes.shared_resources import CONTROLLER, IO_WORKER, NETWORK_
 
 CRASHES_MAX = 5
 RETRY_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
-"""Before the n-th try of a process that can't boot; the last one again and again."""
+"""The seconds before the n-th try of a process that can't boot; the last one again and again."""
 
 NEEDED = (CONTROLLER, IO_WORKER, NETWORK_WORKER)
 

@@ -101,7 +101,7 @@ class Child(FamilyMember):
         self.must_stop = True
 
     def say_running(self) -> None:
-        """As a member does; how long the boot took is shown."""
+        """Say that it runs, as a member does; how long the boot took is shown."""
         started_ms = self.words[self.counters.at(self.slot.index, STARTED_MS)]
         self.tally.set("boot_ms", clock.now_ms() - started_ms)
         super().say_running()
@@ -126,8 +126,8 @@ class SleepingChild(Child):
         self.epoll.register(self.doorbell.eventfd, select.EPOLLIN | select.EPOLLET)
 
     def sleep(self, timeout: float) -> list[tuple[int, int]]:
-        """Until the doorbell rings, a signal comes or `timeout` seconds are over: what the poller
-        has returned."""
+        """Sleep until the doorbell rings, a signal comes or `timeout` seconds are over: what the
+        poller has returned."""
         doorbell = self.doorbell
         events: list[tuple[int, int]] = []
         doorbell.say_sleeping()

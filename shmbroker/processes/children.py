@@ -93,12 +93,13 @@ class Death(NamedTuple):
 
     @property
     def how(self) -> str:
-        """As it is said."""
+        """The end in words."""
         return f"signal {-self.code}" if self.code < 0 else f"status {self.code}"
 
 
 class Children:
-    """By slot, whoever was forked at least once. poller: it has the pidfd of each that lives."""
+    """The children, by slot, that were forked at least once. poller: it has the pidfd of each that
+    lives."""
 
     def __init__(self, shared: SharedResources, roles: Roles, poller: select.poll) -> None:
         self.shared = shared
@@ -176,7 +177,7 @@ class Children:
         self._poller.register(running.pidfd, select.POLLIN)
 
     def _let_go(self, slot: Slot) -> None:
-        """In the child: drop what is the supervisor's alone."""
+        """Drop, in the child, what is the supervisor's alone."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -194,8 +195,8 @@ class Children:
         return [running for running in self.running.values() if running.why]
 
     def able(self) -> dict[str, list[bool]]:
-        """By role: of each process that a family needs, that it can boot, or nothing else is known
-        yet."""
+        """Tell of each process that a family needs whether it can boot, or nothing else is known
+        yet; by role."""
         unable = {running.slot.index for running in self.unable()}
         return {
             role: [slot.index not in unable for slot in self.shared.of_role(role)]
@@ -210,7 +211,7 @@ class Children:
         )
 
     def lacking(self) -> str:
-        """Who can't boot and why, as the end of a sentence."""
+        """The processes that can't boot and why, as the end of a sentence."""
         return "".join(f"; without {each.slot.title}: {each.why}" for each in self.unable())
 
     def signed(self, running: Running) -> float:
@@ -245,7 +246,7 @@ class Children:
         self._words[self.shared.counters.at(running.slot.index, STATE)] = STATE_UNABLE
 
     def take_recovered(self) -> list[Slot]:
-        """Who runs that could not boot before; it is told once."""
+        """Take the slots that run and could not boot before; each is told once."""
         recovered = [
             running for running in self.unable() if self._word(running.slot, STATE) == STATE_RUNNING
         ]

@@ -30,7 +30,7 @@ THROTTLE_STEP_S = 0.1
 
 
 class Abandoned(Exception):
-    """Nobody wants the answer any more."""
+    """Raised where the answer is not wanted any more."""
 
 
 class CleanerRate:
@@ -43,7 +43,7 @@ class CleanerRate:
         self._last = now
 
     def add(self, count: int) -> None:
-        """So many bytes were moved."""
+        """Count bytes that were moved."""
         self._debt += count
 
     def wait_s(self, bytes_per_s: int, now: float) -> float:
@@ -144,7 +144,8 @@ class Cleaner(SleepingChild):
         }
 
     def on_progress(self, count: int) -> None:
-        """Between two chunks: signs of life, deaths, and no more bytes a second than allowed."""
+        """Do what is due between two chunks: signs of life, deaths, and no more bytes a second than
+        allowed."""
         assert self._call is not None
         rate_at = self.counters.at(self._call.peer.slot, CLEANER_RATE)
         self._throttle.add(count)

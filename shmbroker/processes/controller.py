@@ -78,8 +78,8 @@ class ControllerProcess(Child):
         self.supervisor.ring()  # who tells everybody
 
     def sleep(self, timeout_s: float) -> None:
-        """Until the doorbell rings, another voter says something, a signal comes or the time is
-        over."""
+        """Sleep until the doorbell rings, another voter says something, a signal comes or the time
+        is over."""
         doorbell = self.doorbell
         doorbell.say_sleeping()
         # A signal that came since the turn: the controller hears of it first.

@@ -1,4 +1,4 @@
-"""Who on this host may read the files of a family: `shmbroker.data.access`.
+"""Decides who on this host may read the files of a family: `shmbroker.data.access`.
 
    value   new files and directories     control.sock    what was there before
    umask   as the process's umask says,  0600            log directories are closed to others; what

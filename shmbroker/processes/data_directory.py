@@ -202,7 +202,7 @@ def carry_out(plan: DirectoryPlan) -> None:
 
 
 def _cluster_id(found: Sequence[Found]) -> str:
-    """That of any node that has one, "" if there is none yet."""
+    """The cluster id of any node that has one, "" if there is none yet."""
     clusters: dict[str, list[str]] = {}
     for node in found:
         if node.identity:

@@ -11,7 +11,8 @@ from shmbroker.processes import boots
 from shmbroker.processes.child import EXIT_BOOT_FAULT, EXIT_TRY_AGAIN
 
 BACKOFF_S = (0.0, 0.0, 0.1, 0.5, 1.0, 2.0)
-"""Before the n-th restart of a slot in a row; a child that lived STEADY_S starts a new row."""
+"""The seconds before the n-th restart of a slot in a row; a child that lived STEADY_S starts a new
+row."""
 STEADY_S = 3.0
 
 
@@ -23,7 +24,7 @@ class Tries:
     def __init__(self) -> None:
         self._restarts = 0
         self._crashes = 0
-        """Before it served, in a row."""
+        """Crashes before it served, in a row."""
         self._failed_boots = 0
         """Tries in a row that ended as it can't boot."""
 

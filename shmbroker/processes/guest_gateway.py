@@ -70,7 +70,7 @@ FILES_KEPT = 64
 LEFT_OUT_MAX = 32
 """The second half of every so manyth turn is taken in any case: it counts what was answered."""
 SLOTS = GATEWAY, BROKER = range(2)
-"""Of the counters that these two have for themselves."""
+"""The slots of the counters that these two have for themselves."""
 NOT_SHOWN = ("turns", "claims_refused")
 """The broker counts its own in this slot."""
 
@@ -93,8 +93,8 @@ class OwnRings:
     the passages."""
 
     def __init__(self, shared: SharedResources, slot: Slot) -> None:
-        """Before network workers may lend to this process: what they have lent to the one before
-        it, and what that one said, counts no more."""
+        """Begin before network workers may lend to this process: what they have lent to the one
+        before it, and what that one said, counts no more."""
         shared.counters.words[shared.counters.at(slot.index, GUEST_ROOM)] = 0
         self.passages = {
             worker.index: Passage(shared.passages[slot.index, worker.index][0])
@@ -155,7 +155,7 @@ class BrokersImage:
         return changes
 
     def peer(self) -> None:
-        """Nobody is asked."""
+        """No peer: nobody is asked."""
 
     def others(self) -> list[Peer]:
         return []

@@ -12,11 +12,11 @@ LARGE_BYTES = 256 << 10
 
 _library = ctypes.CDLL(None)
 _has_both = hasattr(_library, "malloc_trim") and hasattr(_library, "mallopt")
-"""Not every C library does."""
+"""Whether the C library has both: not every one does."""
 
 
 def keep_large_apart() -> None:
-    """From LARGE_BYTES on, memory is the system's own as soon as it is freed."""
+    """Have memory from LARGE_BYTES on given back to the system as soon as it is freed."""
     if _has_both:
         _library.mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
 

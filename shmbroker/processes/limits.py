@@ -22,8 +22,8 @@ connections. What all inherit comes on top (`open_files_needed`)."""
 
 
 def open_files_needed(network_workers: int, io_workers: int, controllers: int) -> int:
-    """For a family of that size: an eventfd for each process, a socket for each end of the pairs
-    that pass files and connections (`shared_resources`)."""
+    """The descriptors that a family of that size needs: an eventfd for each process, a socket for
+    each end of the pairs that pass files and connections (`shared_resources`)."""
     processes = network_workers + io_workers + controllers + 4
     return OPEN_FILES_MIN + processes + 2 * io_workers * (2 * network_workers + io_workers)
 

@@ -34,14 +34,14 @@ class OpenSockets:
     def __init__(self, listeners: list[Listener], pages: dict[str, socket.socket]) -> None:
         self.listeners = listeners
         self.pages = pages
-        """By role: where metrics and the console are shown, if they are."""
+        """The sockets on which metrics and the console are shown, by role, if they are."""
         self.ports: dict[int, tuple[str, int]] = {}
-        """By broker: the host and port of its first listener, as clients are told."""
+        """The host and port of each broker's first listener, as clients are told."""
         for listener in self._of_brokers():
             self.ports.setdefault(listener.broker_id, listener.told())
 
     def keep_for(self, role: str) -> None:
-        """In a child: close what its role has no use for."""
+        """Close, in a child, what its role has no use for."""
         if role not in (NETWORK_WORKER, IO_WORKER):
             for listener in self.listeners:
                 listener.socket.close()

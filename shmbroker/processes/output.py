@@ -41,7 +41,8 @@ def say(text: str, stream: TextIO) -> None:
 
 
 def flush() -> None:
-    """Before a fork, and before an end that does without it: nothing is to be written twice."""
+    """Flush before a fork, and before an end that does without it: nothing is to be written
+    twice."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -32,7 +32,7 @@ and again."""
 
 
 class Readiness:
-    """Of a family that `began` to start then, in monotonic seconds."""
+    """The readiness of a family that `began` to start then, in monotonic seconds."""
 
     def __init__(
         self, children: Children, sockets: OpenSockets, directory: Path, began: float
@@ -42,7 +42,7 @@ class Readiness:
         self._directory = directory
         self._began = began
         self.is_ready = False
-        """It has served."""
+        """Whether it has served."""
         self._watchdog_s = sd_notify.watchdog_s()
         """How often the service manager wants to hear that all is well; 0 is never."""
         self._status = ""
@@ -68,7 +68,8 @@ class Readiness:
         self._say_status(f"restarting {title}")
 
     def feed(self, is_stopping: bool) -> None:
-        """Everybody gives signs of life; what takes long at a start is no fault then, either."""
+        """Tell the service manager that all give signs of life; what takes long at a start is no
+        fault then, either."""
         began_s = clock.monotonic() - self._began
         if not self.is_ready and not is_stopping and began_s > START_EXTENSION_S / 2:
             notify(f"EXTEND_TIMEOUT_USEC={START_EXTENSION_S * 1_000_000}")

@@ -13,7 +13,8 @@ import socket
 from shmbroker import clock
 
 WAIT_S = 1.0
-"""For a service manager that does not read: it must not hold up the supervisor."""
+"""The time that a service manager has to read: one that does not must not hold up the
+supervisor."""
 MARGIN_S = 5.0
 """How much longer than until a child is killed the service manager has to wait: its successor is
 there by then."""
@@ -40,7 +41,7 @@ def reloading() -> None:
 
 
 def watchdog_s() -> float:
-    """Within how many seconds a `WATCHDOG=1` has to follow another; 0 where nobody asks."""
+    """The seconds within which a `WATCHDOG=1` has to follow another; 0 where nobody asks."""
     if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return 0.0
     try:

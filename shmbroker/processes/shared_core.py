@@ -31,17 +31,17 @@ from shmbroker.processes.shared_resources import (
 from shmbroker.settings.broker_config import BrokerConfig
 
 WINDOW_S = 0.1
-"""Over so long it is judged how much of its time a process is up."""
+"""The time over which it is judged how much of its time a process is up."""
 QUIET = 0.25
-"""Up for less of its time, a process shares the core."""
+"""A process that is up for less of its time shares the core."""
 LOUD = 0.4
-"""Up for more, it leaves. Waiting for the core counts as being up."""
+"""A process that is up for more of its time leaves the core. Waiting for it counts as being up."""
 BUSY_S = 0.005
-"""It leaves at once where it was up for so long without a sleep."""
+"""A process that was up for so long without a sleep leaves at once."""
 DELAY_S = 0.0003
 TIMES = 20
-"""Nor does it stay where it waited longer than that for the core each of so many times or more, on
-average."""
+"""A process leaves, too, where it waited longer than that for the core each of so many times or
+more, on average."""
 STEADY_S = 0.5
 RESTS_S = (0.1, 2.0)
 """How long it stays away, at least and at most: twice as long each time that it leaves within
@@ -49,7 +49,8 @@ STEADY_S."""
 
 
 class Affinity:
-    """Which cores the kernel lets this thread have: the one that the quiet ones share, or all."""
+    """The cores that the kernel lets this thread have: the one that the quiet ones share, or
+    all."""
 
     def __init__(self, number: int, cores: Collection[int], *, is_left: bool) -> None:
         """cores: all that this process may run on. is_left: it runs elsewhere from the moment at
@@ -116,18 +117,18 @@ class SharedCore:
         self._waited = 0, 0
 
     def sleeps(self) -> None:
-        """It is about to sleep."""
+        """Note that this process is about to sleep."""
         self._slept_at = self._monotonic()
 
     def woke(self) -> None:
-        """It was asleep until now."""
+        """Note that this process slept until now."""
         self._woke_at = now = self._monotonic()
         self._asleep_s += now - self._slept_at
         if now - self._window_began >= WINDOW_S:
             self._judge(now)
 
     def stays_up(self) -> None:
-        """It has more to do, or looks for more."""
+        """Note that this process has more to do, or looks for more."""
         if self.is_in:
             now = self._monotonic()
             if now - self._woke_at > BUSY_S:
@@ -156,8 +157,8 @@ class SharedCore:
 
 
 def shared_core(slot: Slot, shared: SharedResources, config: BrokerConfig) -> SharedCore | None:
-    """That of a worker in this family; None for others, where there is one core only, where
-    replicas are siblings, which work at the same time, or if settings say so. Families have
+    """The shared core of a worker in this family; None for others, where there is one core only,
+    where replicas are siblings, which work at the same time, or if settings say so. Families have
     different ones, as far as their ports are."""
     cores = sorted(os.sched_getaffinity(0))
     brokers = shared.of_role(IO_WORKER)

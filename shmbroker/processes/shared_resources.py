@@ -79,8 +79,8 @@ TIER = "tier"
 METRICS = "metrics"
 CONSOLE = "console"
 PAGES = (METRICS, CONSOLE)
-"""They show something over HTTP. They have no rings: they read shared memory, and ask brokers as a
-client."""
+"""Roles that show something over HTTP. They have no rings: they read shared memory, and ask brokers
+as a client."""
 
 RESULT_RING_BYTES = 2 << 20
 LAST_WORDS_BYTES = 1024
@@ -149,7 +149,7 @@ class SharedResources:
             pair: marks[MARKS * which : MARKS * (which + 1)]
             for which, pair in enumerate(self.passages)
         }
-        """Of the guests of one I/O worker by one network worker, by their slots."""
+        """The marks of one I/O worker's guests from one network worker, by their slots."""
 
     def _make_regions(
         self, prefix: str, data_ring_bytes: int, control_ring_bytes: int, quota_windows: int
@@ -216,7 +216,7 @@ class SharedResources:
     def _ring_sizes(
         self, data_ring_bytes: int, control_ring_bytes: int
     ) -> dict[tuple[int, int], int]:
-        """By who writes and who reads."""
+        """The sizes of the rings, by who writes and who reads."""
         sizes: dict[tuple[int, int], int] = {}
         for io_worker in self.of_role(IO_WORKER):
             for network_worker in self.of_role(NETWORK_WORKER):
@@ -297,12 +297,12 @@ class SharedResources:
 
     @property
     def ring_places(self) -> list[tuple[int, int, int]]:
-        """Who writes, who reads, and the capacity of each ring, as they lie in their region."""
+        """The writer, the reader and the capacity of each ring, as they lie in their region."""
         return [(*pair, size) for pair, size in self._sizes.items()]
 
     def observer(self, sign: Callable[[], None]) -> Observer:
-        """Who makes snapshots of the family, from within it (`observe.observer`). It is imported
-        where it is asked for: other processes do without."""
+        """The observer that makes snapshots of the family, from within it (`observe.observer`). It
+        is imported where it is asked for: other processes do without."""
         from shmbroker.observe.observer import Observer
         from shmbroker.observe.shared_memory import Family, Place
 

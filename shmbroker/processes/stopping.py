@@ -32,13 +32,15 @@ BOUNDS_S = {
     CONTROLLER: 5.0,
     **dict.fromkeys(PAGES, 2.0),
 }
-"""In the order of the stop: network workers first, as they hold what is in flight."""
+"""The time that each role has to stop, in the order of the stop: network workers first, as they
+hold what is in flight."""
 MAY_BE_KILLED = (CLEANER, TIER, *PAGES)
-"""They keep nothing: it is no unclean stop."""
+"""Roles that keep nothing: to kill one is no unclean stop."""
 FIRST_LINE_S = 2.0
 LINE_INTERVAL_S = 5.0
 KILLED_S = 45.0
-"""Once killed, how long until it is tried again: only a disk that does not answer keeps one."""
+"""The time from a kill until it is tried again: only a disk that does not answer keeps a
+process."""
 
 
 class Stop:
@@ -51,7 +53,7 @@ class Stop:
         self.next_line = now + FIRST_LINE_S
 
     def next_role(self, now: float) -> str:
-        """Whose turn it is to be told; its time begins."""
+        """The role whose turn it is to be told; its time begins."""
         role = self._left.pop(0)
         self.deadline = now + BOUNDS_S[role]
         return role

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 ACKNOWLEDGE_S = 5.0
 ACKNOWLEDGE_BUSY_S = 60.0
-"""For a child that gives signs of life: it reads gigabytes at its boot, say, and would begin
-again."""
+"""The time for a child that gives signs of life: it reads gigabytes at its boot, say, and would
+begin again."""
 FORK_RETRY_S = 5.0
 
 
@@ -41,9 +41,10 @@ class Successors:
         self._logger = logger
         self._words = children.shared.counters.words
         self.to_fork: dict[int, tuple[float, float]] = {}
-        """By slot: not before then; when those who have not acknowledged are looked at."""
+        """The forks to come, by slot: not before then; when those who have not acknowledged are
+        looked at."""
         self.patience_ends: dict[int, float] = {}
-        """By slot: when they are killed though they give signs of life."""
+        """The time, by slot, at which those are killed that give signs of life."""
 
     def succeed(self, slot: Slot, delay: float) -> None:
         """Let everybody know of a death, and have another one forked after `delay`, from when on

@@ -182,7 +182,7 @@ class Supervisor:
         return shared
 
     def _compose(self, roles: Roles) -> None:
-        """Who the loop hands over to."""
+        """Make the parts that the loop hands over to."""
         config = self.config
         self.watchdog = Watchdog(
             config["shmbroker.watchdog.warn.ms"], config["shmbroker.watchdog.kill.ms"], standing_of
@@ -218,7 +218,7 @@ class Supervisor:
         return self.ending is not None and self._go_on_ending(self.ending)
 
     def _timeout_ms(self) -> float:
-        """Until something is due by its time alone; everything else rings."""
+        """The time until something is due by its time alone; everything else rings."""
         deadlines = [*self.successors.deadlines(), self.watchdog.next_look]
         if self.ending is not None:
             deadlines.append(self.ending.rest())
@@ -248,8 +248,8 @@ class Supervisor:
             self.readiness.feed(is_stopping=self.ending is not None)
 
     def _on_doorbell(self) -> None:
-        """Some child changed its state, acknowledged a death, wants the cleaner, or has stored
-        levels of loggers."""
+        """Look which child changed its state, acknowledged a death, wants the cleaner, or has
+        stored levels of loggers."""
         self.shared.log_levels.apply()
         for slot in self.children.take_recovered():
             logger.warning("%s could boot now", slot.title)

@@ -64,9 +64,10 @@ logger = logging.getLogger(__name__)
 COPIERS = 4
 READERS = 8
 LINE_INTERVAL_S = 10.0
-"""Between two lines about a store that fails: one that works by halves would fill the log."""
+"""The time between two lines about a store that fails: one that works by halves would fill the
+log."""
 RETRY_S = 5.0
-"""Before what belongs to nobody is tried to be removed once more."""
+"""The time after which what belongs to nobody is tried to be removed once more."""
 
 Body = dict[str, Any]
 
@@ -176,7 +177,8 @@ class TierProcess(SleepingChild):
         self.swept = {kept for kept in self.swept if not kept.startswith(prefix)}
 
     def look_through(self) -> None:
-        """Once: what a deletion that was interrupted, or that nobody saw, has left.
+        """Look, once, for what a deletion that was interrupted, or that nobody saw, has left. By
+        now the I/O workers of this start are registered, so all topics are in the image.
 
         By now the I/O workers of this start are registered, so all topics are in the image.
         """
@@ -421,7 +423,7 @@ class Workers:
         )
 
     def submit(self, work: Callable[[], Body], on_done: Callable[[Body], None]) -> None:
-        """From the main loop only."""
+        """Submit work; from the main loop only."""
         self._jobs.put((work, on_done))
         if self._left:
             self._left -= 1

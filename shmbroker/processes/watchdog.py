@@ -21,9 +21,10 @@ from shmbroker.ipc.attention import Attention
 from shmbroker.signs import WAITS_FOR_DISK, describe
 
 LOOK_S = 1.0
-"""Between two looks. Idle children sign once a second, so it would be no use to look more often."""
+"""The time between two looks. Idle children sign once a second, so it would be no use to look more
+often."""
 AWAY_S = 2.5
-"""Without a look for so long, whoever looks was not let run."""
+"""A watchdog that did not look for so long was not let run."""
 STUCK_LINE_S = 10.0
 
 STOPPED = "T"
@@ -83,11 +84,11 @@ class Watchdog:
         """Pid of those that do not end, to when the next line about that is due."""
         self.next_look = self.awake_since = 0.0
         self.is_well = True
-        """Nobody was silent at the last look whom a kill might help: what a service manager's own
-        watchdog may hear. Always so where nobody is to be killed."""
+        """Whether no child was silent at the last look that a kill might help: what a service
+        manager's own watchdog may hear. Always so where nobody is to be killed."""
 
     def set_limits(self, warn_ms: int, kill_ms: int) -> None:
-        """After how long a silent child is named, and killed; 0 is never."""
+        """Set after how long a silent child is named, and killed; 0 is never."""
         self._warn_s = warn_ms / 1000 or float("inf")
         self._kill_s = kill_ms / 1000 or float("inf")
         self._least_s = min(self._warn_s, self._kill_s)
@@ -112,7 +113,7 @@ class Watchdog:
         return findings
 
     def _judge(self, now: float, child: Watched, silent_s: float) -> Iterator[Silence]:
-        """Who is killed was named before, or is now: a look may come late."""
+        """Judge a child. One that is killed was named before, or is now: a look may come late."""
         title, pid = child.title, child.pid
         if silent_s < self._least_s:
             if pid in self._named and child.signed > self._named[pid]:
