@@ -27,7 +27,7 @@ class Asking:
     def __init__(self, first_token: int) -> None:
         self.token = first_token
         self._asked: dict[int, tuple[Peer, str, int, OnAnswer]] = {}
-        """By token: who was asked, what in which version, and who is told the answer."""
+        """What is asked, by token: whom, what, in which version, and who is told the answer."""
         self._partial = PartialResults()
 
     def new_token(self) -> int:
@@ -71,12 +71,14 @@ class Asking:
             on_answer(codec.decode(name + "Response", version, body)[0])
 
     def fail(self, peer: Peer, error_code: int) -> None:
-        """It answers no more, and what was asked may have been done: who asked is told an error."""
+        """Tell those who asked a peer that answers no more an error: what was asked may have been
+        done."""
         for on_answer in self.forget(peer):
             on_answer({"error_code": error_code})
 
     def forget(self, peer: Peer) -> list[OnAnswer]:
-        """It answers no more, and what was asked may have been done: those who waited."""
+        """Drop what was asked of a peer that answers no more, and return those who waited: it may
+        have been done."""
         self._partial.drop_peer(peer)
         gone = [token for token, row in self._asked.items() if row[0] is peer]
         return [self._asked.pop(token)[3] for token in gone]

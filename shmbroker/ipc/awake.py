@@ -11,11 +11,14 @@ from shmbroker.ipc.core import LOST, NOTHING, Core
 from shmbroker.ipc.streak import Streak
 
 WAITS_S = 225e-6
-"""For an answer: that of a broker, which has to be woken first, or READs of followers."""
+"""How long to look for an answer: that of a broker, which has to be woken first, or READs of
+followers."""
 AFTER_S = 60e-6
-"""For the next request: a client that waits for each answer sends it about then."""
+"""How long to look for the next request: a client that waits for each answer sends it about
+then."""
 AMONG_REPLICAS_S = 150e-6
-"""For the next request, where requests are answered only after replicas have them."""
+"""How long to look for the next request where requests are answered only after replicas have
+them."""
 
 
 class Awake:

@@ -23,7 +23,8 @@ class Share(NamedTuple):
 
 
 class Busy:
-    """Of one process. worked_s: processor time that it has had. cores: they tell its looks."""
+    """The looks at how busy one process is. worked_s: processor time that it has had. cores: they
+    tell its looks."""
 
     __slots__ = ("_at", "_cores", "_looked_s", "_worked", "_worked_s")
 
@@ -38,7 +39,7 @@ class Busy:
         return sum(core.looked_s for core in self._cores)
 
     def since_last(self, now: float) -> Share:
-        """Since this was asked last; some time has passed."""
+        """The share of the time since this was asked last; some time has passed."""
         before, worked, looked_s = self._at, self._worked, self._looked_s
         self._at, self._worked, self._looked_s = now, self._worked_s(), self._looked()
         span_s, up_s = now - before, self._worked - worked
@@ -47,6 +48,7 @@ class Busy:
 
 
 def next_rest(rest_s: float, is_soon: bool, bounds: tuple[float, float]) -> float:
-    """For how long one stays away now: twice as long as before where it had to leave soon again."""
+    """The time for which one stays away now: twice as long as before where it had to leave soon
+    again."""
     shortest, longest = bounds
     return min(longest, 2 * rest_s) if is_soon else shortest

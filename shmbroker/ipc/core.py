@@ -49,7 +49,7 @@ LOOK_S = 2.5e-6
 
 
 class Core:
-    """As one process sees it. rings: all that it reads. sockets: if it has any."""
+    """A core as one process sees it. rings: all that it reads. sockets: if it has any."""
 
     __slots__ = (
         "_descriptor",

@@ -27,14 +27,14 @@ from shmbroker.shm.doorbell import Doorbell
 from shmbroker.shm.ring import have_entries
 
 SIGN_INTERVAL_S = 0.1
-"""Between two signs of life of a process that is up anyway; none gets up for one. A busy broker on
-a starved machine then has nearly all of `broker.session.timeout.ms` to get a turn in."""
+"""The time between two signs of life of a process that is up anyway; none gets up for one. A busy
+broker on a starved machine then has nearly all of `broker.session.timeout.ms` to get a turn in."""
 BACKLOG_RETRY_S = 0.002
 """How long to sleep while something waits for room in a ring."""
 
 
 class Owner(Protocol):
-    """Who is told what became of the peers."""
+    """The one that is told what became of the peers."""
 
     def on_peer_lost(self, peer: Peer, /) -> None:
         """The process behind `peer` is dead: fail what is pending with it."""

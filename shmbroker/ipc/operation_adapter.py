@@ -99,7 +99,7 @@ class Call:
         self.api_version = api_version
         self.client_id = client_id
         self.identity = identity
-        """Who asks, as the network worker has found."""
+        """The identity of the client that asks, as the network worker has found it."""
         self.is_by_use = False
         """The client did not ask for it: a network worker does, as it uses what is not there."""
         self.hold: Hold | None = None
@@ -107,7 +107,7 @@ class Call:
         self.hold_names: list[str] | None = None
         """What `hold` is asked about: groups or transactions; None: about all."""
         self.learn: Learn | None = None
-        """Is told the encoded answer, if that was not held."""
+        """What is told the encoded answer, if that was not held."""
 
     def reply(self, body: dict[str, Any], grant: tuple[int, int] | None = None) -> None:
         """Encode and send the answer, in pieces if it is larger than an entry may be.

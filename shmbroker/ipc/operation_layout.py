@@ -243,9 +243,9 @@ READ_FLAG_FOLLOWER = 1
 READ_FLAG_NEW = 2
 """The session begins: nothing of an earlier one counts."""
 READ_FLAG_SESSION = 4
-"""Of a client's session, of which the I/O worker keeps what it asks for."""
+"""Set on a READ of a client's session, of which the I/O worker keeps what it asks for."""
 READ_FLAG_AHEAD = 8
-"""Of one partition, by a client that reads on: it is told what follows, too."""
+"""Set on a READ of one partition, by a client that reads on: it is told what follows, too."""
 UNKNOWN_SESSION = -1
 """The count of a READ_DONE: the session is not kept here, and is to be named whole."""
 
@@ -255,7 +255,7 @@ EXECUTE_FLAG_BY_USE = 2
 """No client has sent this request: a network worker asks, as its client uses what is not there."""
 
 IDENTITY_FLAG_BY_TOKEN = 1
-"""It was a delegation token by which he showed who he is."""
+"""Set where a delegation token showed who the client is."""
 _IDENTITIES_MAX = 1024
 """Kept packed, and unpacked: a client sends many requests."""
 
