@@ -12,10 +12,10 @@ Entry
 An address has its entry in one bucket, chosen by its key, so another worker finds it with one look
 at 256 bytes. A count is stored before the sum is looked at, with a fence between: of two workers
 that take the last two connections of an address at the same time, at least one sees both. A key is
-stored before its count; who reads a count just when its entry changes hands may take one address's
-for another's, once.
-Where a bucket is full, its further addresses are not counted: some 4,000 on one worker at a time
-are, nearly always.
+stored before its count; a reader that comes just when an entry changes hands may take the count of
+one address for another's, once.
+One worker counts about 4,000 addresses at a time; beyond that some stay uncounted, as their buckets
+are full.
 """
 
 import socket
@@ -63,7 +63,7 @@ class AddressCounts:
         self._words = words_of(own)
         self._others = {slot: words_of(view) for slot, view in others.items()}
         self._places: dict[int, int] = {}
-        """By key: the index of its entry, while it has connections here."""
+        """The index of an address's entry, by its key, while it has connections here."""
 
     def add(self, packed: bytes) -> None:
         """One more connection of this address."""

@@ -154,7 +154,7 @@ DISK_HAS_FAILED = 2
 """The log directory is offline."""
 
 INACTIVE = 1 << 31
-"""In metadata_leader: that controller is active no more."""
+"""Set in metadata_leader where that controller is active no more."""
 
 MAGIC = int.from_bytes(b"SHMCNTS1", "little")
 
@@ -232,7 +232,7 @@ class Counters:
         return SLOTS_START_WORD + slot * _SLOT_WORDS + field
 
     def word(self, slot: int, field: int) -> memoryview:
-        """That word alone."""
+        """The word of one field of a slot, alone."""
         index = self.at(slot, field)
         return self.words[index : index + 1]
 

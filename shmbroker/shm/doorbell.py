@@ -58,7 +58,8 @@ class Doorbell:
         fence()
 
     def awake(self) -> None:
-        """Up again: nobody needs to ring. The caller polls its rings after this."""
+        """Note that this side is up again: nobody needs to ring. The caller polls its rings after
+        this."""
         words = self._words
         words[self._index] = words[self._index] + 1 & -2
 

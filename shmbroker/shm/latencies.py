@@ -70,7 +70,7 @@ class Histogram:
         self.sum_us = 0
 
     def add(self, took_us: int, times: int = 1) -> None:
-        """So many that took so long each; less than nothing counts as nothing."""
+        """Count `times` that took so long each; less than nothing counts as nothing."""
         took_us = max(0, took_us)
         self.counts[took_us.bit_length()] += times
         self.sum_us += took_us * times
@@ -82,7 +82,7 @@ class Latencies:
     __slots__ = ("_shown", "_where", "_words", "histograms")
 
     def __init__(self, view: memoryview) -> None:
-        """Over zeroed bytes, or what the process before has left there."""
+        """Begin over zeroed bytes, or what the process before has left there."""
         assert len(view) >= table_bytes(), "too small for the latencies"
         self._words = words = words_of(view)
         self.histograms: dict[int, Histogram] = {}

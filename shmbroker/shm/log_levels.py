@@ -43,7 +43,7 @@ class LogLevels:
     """The region, for all who store in it or go by it."""
 
     def __init__(self, view: memoryview) -> None:
-        """Over zeroed bytes; before the fork."""
+        """Begin over zeroed bytes, before the fork."""
         self._words = words_of(view)
         self._seen = (0, 0)
 

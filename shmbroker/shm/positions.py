@@ -109,11 +109,11 @@ class PositionTable:
         return base_offset, position, end_offset
 
     def store(self, slot: int, base_offset: int, position: int, end_offset: int) -> None:
-        """As `PositionSlot.store`, for whoever stores once."""
+        """Store as `PositionSlot.store` does, for a caller that stores once."""
         PositionSlot(self, slot).store(base_offset, position, end_offset)
 
     def high_watermark(self, key: bytes) -> int:
-        """As last stored for a partition; 0 if it was not."""
+        """The high watermark that was last stored for a partition; 0 if none was."""
         slot = self._slots.get(key)
         return 0 if slot is None else self.words[_word_of(slot) + HIGH_WATERMARK]
 
@@ -156,8 +156,8 @@ class SiblingPositions:
         return words[entry + selected + 2]
 
     def load(self, key: bytes) -> tuple[int, int, int] | None:
-        """As `PositionTable.load`. What its owner stores meanwhile may be seen in parts: this is
-        for who shows it, not for who goes by it."""
+        """Load as `PositionTable.load` does. What its owner stores meanwhile may be seen in parts:
+        this is for who shows it, not for who goes by it."""
         words = self._words
         entry = self._find(key)
         if entry is None or not (selected := words[entry + SELECTED]):
@@ -166,7 +166,7 @@ class SiblingPositions:
         return base_offset, position, end_offset
 
     def high_watermark(self, key: bytes) -> int:
-        """As last stored for a partition; 0 if it was not."""
+        """The high watermark that was last stored for a partition; 0 if none was."""
         entry = self._find(key)
         return 0 if entry is None else self._words[entry + HIGH_WATERMARK]
 

@@ -55,7 +55,7 @@ class Windows(NamedTuple):
 
     @property
     def span_ms(self) -> int:
-        """As long as anything counts."""
+        """How long anything counts."""
         return self.number * self.length_ms
 
     def elapsed_ms(self, since_oldest_ms: int) -> int:
@@ -117,7 +117,7 @@ class QuotaCounts:
         self._count = entries(windows.number)
         self._slots = windows.number + 1
         self._current: dict[int, int] = {}
-        """By the place of an entry: its window that is filling."""
+        """The window that is filling, by the place of its entry."""
 
     def record(self, key: int, amount: int, now_ms: int) -> Used:
         """Count it, and see what was used in all, here and at the other workers."""

@@ -65,7 +65,7 @@ class StandingAnswers:
         return self.words[word]
 
     def withdraw(self, word: int) -> None:
-        """Nobody may answer from it any more; the entry is free."""
+        """Withdraw an answer: nobody may give it from the entry any more, which is free."""
         self.words[word] = 0
         self._free.append(word)
 
