@@ -60,7 +60,7 @@ class GatewayContext(Protocol):
     """A network worker, as the APIs see it that answer from the metadata image."""
 
     guard: Guard | None
-    """Who is asked for rights; None: everybody has all."""
+    """What is asked for rights; None: everybody has all."""
 
     @property
     def image(self) -> MetadataImage:
@@ -86,7 +86,7 @@ class GatewayContext(Protocol):
         """Ids of the brokers that serve now."""
 
     def controller_broker_id(self) -> int:
-        """Who clients are told is the controller."""
+        """The broker that clients are told is the controller."""
 
     def broker_rows(
         self, connection: Connection, *, with_gone: bool = False
@@ -149,7 +149,7 @@ class ControllerApi(Api, Protocol):
 
 
 class ControllerLink(Protocol):
-    """Who the active controller is, as one process sees it."""
+    """The active controller, as one process sees it."""
 
     def peer(self) -> Peer | None:
         """The active controller, if there is one that can be asked."""
@@ -274,7 +274,7 @@ class BrokerContext(Protocol):
 
     @property
     def store(self) -> PartitionStore:
-        """Who opens and deletes the logs, and flushes them."""
+        """The store that opens and deletes the logs, and flushes them."""
 
     @property
     def log_directory(self) -> LogDirectory:
@@ -331,7 +331,7 @@ class ControllerContext(Protocol):
 
     @property
     def decisions(self) -> ActiveController:
-        """Who decides; what it has decided is durable when it returns."""
+        """What decides; what it has decided is durable when it returns."""
 
     @property
     def brokers(self) -> BrokerWatch:

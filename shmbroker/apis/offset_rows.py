@@ -23,7 +23,7 @@ class OffsetRows:
 
     def __init__(self) -> None:
         self._refused: dict[Any, Row] = {}
-        """By the topic's id, or its name."""
+        """The refused rows, by the topic's id or its name."""
         self._asked: list[tuple[Any, Row]] = []
 
     def add(

@@ -27,7 +27,7 @@ VERSION_MAX = 5
 VERSION_MIN_ADVERTISED = 0
 
 SEVERAL_FROM = 4
-"""From this version on, a leader asks about several transactions."""
+"""The first version in which a leader asks about several transactions."""
 FENCED_FROM = 2
 
 Topics = list[dict[str, Any]]

@@ -26,7 +26,7 @@ VERSION_MIN_ADVERTISED = 1
 
 
 def answer(controller: ControllerContext, call: Call, body: dict[str, Any]) -> None:
-    """That it may, when every broker at work knows who leads in its place."""
+    """Answer that the broker may stop, when every broker at work knows who leads in its place."""
     error = controller.decisions.membership.begin_shutdown(
         body["broker_id"], body["broker_epoch"], controller.now_ms()
     )

@@ -24,7 +24,7 @@ VERSION_MIN_ADVERTISED = 1
 
 
 def answer(controller: ControllerContext, call: Call, body: dict[str, Any]) -> Answer:
-    """Until when it holds."""
+    """The time until which the token holds."""
     return controller.decide(call, body)
 
 

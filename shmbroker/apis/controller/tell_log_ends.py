@@ -26,7 +26,7 @@ VERSION_MIN_ADVERTISED = 0
 
 
 def answer(controller: ControllerContext, call: Call, body: dict[str, Any]) -> Answer:
-    """Who leads the partitions about which there was something to decide."""
+    """The leaders of the partitions about which there was something to decide."""
     answered = controller.decisions.told_ends.take(body, controller.now_ms())
     controller.settle()
     controller.publish_committed()

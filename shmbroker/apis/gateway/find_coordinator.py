@@ -30,7 +30,7 @@ TRANSACTION = 1
 SHARE = 2
 
 TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTION_TOPIC}
-"""Whose leaders coordinate."""
+"""The topics whose leaders coordinate."""
 
 
 def answer(

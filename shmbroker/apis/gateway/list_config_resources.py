@@ -36,7 +36,7 @@ KINDS = (
     BROKER_RESOURCE,
     TOPIC_RESOURCE,
 )
-"""In the order of Kafka's answers."""
+"""The kinds of resources, in the order of Kafka's answers."""
 
 
 def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> dict[str, Any]:
