@@ -109,7 +109,8 @@ def read_file(path: str) -> str | None:
 
 
 def _read(path: str) -> bytes:
-    """As `open` and `read` would, which take twice as long: starts read thousands of them."""
+    """Read a file as `open` and `read` would, which take twice as long: starts read thousands of
+    them."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         raw = os.read(fd, _READ_BYTES)

@@ -20,7 +20,7 @@ from shmbroker.signs import FLUSHING, at_work, sign
 
 SYNCERS = 16
 FEW = 4
-"""So few logs are not worth a thread."""
+"""The most logs that are not worth a thread."""
 LOTS_MAX = 32
 """Logs that wait for a thread or have one: with some six descriptors each, more would reach the
 limit of open files."""

@@ -27,7 +27,7 @@ STRAY = "stray"
 FUTURE = "future"
 
 RESTORING = ".restoring"
-"""In a data directory that a backup is restored into, until all of it is there."""
+"""The mark in a data directory that a backup is restored into, until all of it is there."""
 
 _DIRECTORY_NAME_MAX = 255
 _OFFSET_DIGITS = 20

@@ -60,7 +60,7 @@ class Flush:
         return self.descriptors
 
     def drop(self) -> None:
-        """It does not take place: all is left to the next."""
+        """Give the flush up: all is left to the next."""
         _close_all(self.descriptors)
 
     def end(self) -> None:

@@ -42,7 +42,7 @@ class IndexFile:
         self.count = 0
         """Entries; known after `load`, kept by `append`."""
         self.is_torn = False
-        """As loaded: it isn't there, or ends within an entry."""
+        """Whether the file was not there when it was loaded, or ended within an entry."""
         self._fd = -1
         self._allocated = 0
         self.forget_block()

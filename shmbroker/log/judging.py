@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 JUDGED_BYTES_MAX = 1 << 20
 JUDGED_BATCHES_MAX = 512
-"""By one read: half a millisecond, whatever the size of batches."""
+"""The most batches judged by one read: half a millisecond, whatever their size."""
 
 
 def judge(

@@ -1,4 +1,4 @@
-"""Which leader epoch began at which offset: the history a follower compares its log with.
+"""The offset at which each leader epoch began: the history a follower compares its log with.
 
 File `leader-epoch-checkpoint` (source: Kafka `LeaderEpochCheckpointFile`, `LeaderEpochFileCache`):
 

@@ -88,7 +88,7 @@ class LogDirectory:
         self.cluster_id = ""
         self.directory_id = b""
         self.is_clean = False
-        """It was closed cleanly, and nothing has written here since."""
+        """Whether it was closed cleanly, and nothing has written here since."""
         self.clean_broker_epoch = -1
         """The epoch of the broker that closed it cleanly, as the marker says; -1 if it doesn't."""
         self.recovery_points: Offsets = {}
@@ -306,7 +306,7 @@ class LogDirectory:
         self.note_cleaned(log, None)
 
     def forget_topics_but(self, topics: set[str]) -> None:
-        """Likewise all logs of topics that are no more."""
+        """Forget all logs of topics that are no more."""
         for offsets in (self.recovery_points, self.high_watermarks, self.log_start_offsets):
             self._gone |= {log for log in offsets if log[0] not in topics}
 

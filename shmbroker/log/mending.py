@@ -53,7 +53,8 @@ NO_LIMIT = 1 << 63
 
 _SECTOR = 512
 _ZEROS = 8
-"""As many make the end of a sector one that was not written: a record ends with one of its own."""
+"""The zeros that make the end of a sector one that was not written: a record ends with one of its
+own."""
 
 
 class Hole(NamedTuple):
@@ -73,7 +74,7 @@ class Kept(NamedTuple):
     position: int
     end: int
     stamp: bytes | None
-    """For the start of it, where base offset or leader epoch were wrong."""
+    """The bytes for the start of it, where base offset or leader epoch were wrong."""
 
 
 class Mend(NamedTuple):
@@ -84,7 +85,7 @@ class Mend(NamedTuple):
     moved: list[tuple[int, int, int]]
     """(position, base offset found, base offset due) of batches that are set right."""
     end_offset: int
-    """Behind the last batch, or the last hole."""
+    """The offset behind the last batch, or the last hole."""
     epoch: int
     """The epoch of the last batch."""
     stop: int
@@ -114,7 +115,7 @@ class _Expected:
         self.limit = limit
         """Where the next segment begins."""
         self.gaps_end = gaps_end
-        """Before it offsets may be missing."""
+        """The offset before which offsets may be missing."""
 
     def fits(self, header: tuple[int, ...]) -> bool:
         last = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA]

@@ -118,7 +118,7 @@ class PartitionLog:
         self._descriptors = descriptors or Descriptors()
         self._store_position = position_slot.store if position_slot else None
         self.segments: list[Segment] = []
-        """By base offset; never empty once open, the last one is `active`."""
+        """The segments by base offset; never empty once open, the last one is `active`."""
         self.active: Segment
         self.log_start_offset = 0
         """First readable offset; may lie inside the first segment."""
@@ -132,7 +132,7 @@ class PartitionLog:
         """Below it compaction has been, or holes are: offsets may be missing, whatever the policy
         is now."""
         self.is_only_replica = False
-        """Nobody else has what is damaged here: what is whole behind it is kept."""
+        """Whether nobody else has what is damaged here: what is whole behind it is kept."""
         self.damage_count = 0
         """Things that were named when it was opened, as they are lost or can't be."""
         self.leader_epochs = LeaderEpochs(os.path.join(directory, LEADER_EPOCH_CHECKPOINT))
@@ -163,7 +163,7 @@ class PartitionLog:
         self.cuts = 0
         """How often its end was cut off, since it was opened."""
         self.is_start_raised = False
-        """By DeleteRecords, and no checkpoint says so yet."""
+        """Whether DeleteRecords raised the log start offset, and no checkpoint says so yet."""
 
     @classmethod
     def open(
@@ -490,8 +490,8 @@ class PartitionLog:
         self._latest_epoch = self.leader_epochs.latest
 
     def on_segments_changed(self) -> None:
-        """Some were taken out, replaced or cut, or are about to be: forget what was known by
-        them."""
+        """Forget what was known by the segments: some were taken out, replaced or cut, or are about
+        to be."""
         self._limit = 0
         self._closed_bytes = -1
         self.boundaries.clear()

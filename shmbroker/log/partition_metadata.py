@@ -19,7 +19,8 @@ _ID_BYTES = 16
 
 
 def write_partition_metadata(path: str, topic_id: bytes, *, is_synced: bool = False) -> None:
-    """Not synced: creating 50 partitions would wait for 100 fsyncs. The log's first flush does."""
+    """Write the file, by default not synced: creating 50 partitions would wait for 100 fsyncs. The
+    first flush of the log syncs it."""
     text = f"version: 0\ntopic_id: {uuid_text(topic_id)}"
     write_file(path, text, is_synced=is_synced)
 

@@ -30,7 +30,7 @@ class ProducerSnapshots:
         self._producers = producers
         self._aborted = aborted
         self.offsets: list[int] = []
-        """Of those on disk, ascending."""
+        """The offsets of those on disk, ascending."""
 
     def _path(self, offset: int) -> str:
         return os.path.join(self._directory, file_name(offset, SNAPSHOT))
@@ -60,19 +60,19 @@ class ProducerSnapshots:
         self.prune(bases)
 
     def prune(self, bases: Iterable[int]) -> None:
-        """Between segments' beginnings only the newest two are worth keeping."""
+        """Keep only the newest two between segments' beginnings: the others are not worth it."""
         known = set(bases)
         for taken in self.offsets[:-2]:
             if taken not in known:
                 self.remove(taken)
 
     def remove_before(self, offset: int) -> None:
-        """Those from before the first segment: nothing is rebuilt from them."""
+        """Remove those from before the first segment: nothing is rebuilt from them."""
         for taken in [taken for taken in self.offsets[:-1] if taken < offset]:
             self.remove(taken)
 
     def remove_behind(self, offset: int) -> None:
-        """Those that a log which ends at `offset` can't have."""
+        """Remove those that a log which ends at `offset` can't have."""
         for taken in [taken for taken in self.offsets if taken > offset]:
             self.remove(taken)
 

@@ -68,10 +68,11 @@ PRODUCERS_MAX = 100_000
 """More than this many in one partition: those heard of longest ago are forgotten."""
 
 REFUSED_MAX = 1_000
-"""So many producers' refused batches are remembered; then the oldest goes."""
+"""The most producers whose refused batches are remembered; then the oldest goes."""
 
 EPOCH_BUMPS_FROM = 2
-"""From this `transaction.version` on a marker has a higher epoch than what it ends (KIP-890)."""
+"""The `transaction.version` from which on a marker has a higher epoch than what it ends
+(KIP-890)."""
 
 _ACCEPT = (NONE, -1, -1)
 _OUT_OF_ORDER = (OUT_OF_ORDER_SEQUENCE_NUMBER, -1, -1)
@@ -131,14 +132,14 @@ class ProducerState:
         """(offset of the marker, first offset) of transactions whose marker may not be below the
         high watermark yet, ascending by marker; `settle` takes them out."""
         self._refused: dict[int, tuple[int, int, int]] = {}
-        """By producer id: (epoch, base sequence, error) of the first batch that was refused."""
+        """The first batch that was refused, by producer id: (epoch, base sequence, error)."""
 
     def __len__(self) -> int:
         return len(self._producers)
 
     @property
     def producers(self) -> dict[int, ProducerEntry]:
-        """By producer id. Others read it."""
+        """The producers by their ids. Others read it."""
         return self._producers
 
     @property
@@ -382,7 +383,7 @@ class ProducerState:
         return Struct(">hI").pack(_VERSION, crc32c(body)) + body
 
     def write_snapshot(self, path: str) -> None:
-        """Not synced: one that is lost or torn is only a longer walk."""
+        """Write a snapshot, not synced: one that is lost or torn is only a longer walk."""
         beside = path + ".tmp"
         try:
             fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 QUARANTINE = "quarantine"
 COPY_BYTES = 16 << 20
-"""As much of a file is in memory at once."""
+"""The most bytes of a file in memory at once."""
 
 
 def quarantine_of(directory: str) -> str:

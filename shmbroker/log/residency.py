@@ -40,19 +40,19 @@ def waiting() -> Iterator[None]:
 
 
 def refuse_waiting() -> None:
-    """From here on cold bytes raise ColdBytes."""
+    """Have cold bytes raise ColdBytes from here on."""
     global _may_wait
     _may_wait = False
 
 
 def allow_waiting() -> None:
-    """From here on cold bytes are waited for, as they are at first."""
+    """Have cold bytes waited for from here on, as they are at first."""
     global _may_wait
     _may_wait = True
 
 
 def read(fd: int, length: int, position: int) -> bytes:
-    """As `os.pread`; ColdBytes where that would wait and must not."""
+    """Read as `os.pread` does; ColdBytes where that would wait and must not."""
     if _may_wait:
         sign()  # long scans are made of these
         return os.pread(fd, length, position)

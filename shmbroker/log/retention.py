@@ -1,4 +1,4 @@
-"""Which segments are too old, too many, or below the log start offset (source: Kafka `UnifiedLog`).
+"""Finds segments too old, too many, or below the log start offset (source: Kafka `UnifiedLog`).
 
 Only whole segments go, oldest first, and only below the high watermark. Compaction isn't here.
 """

@@ -89,7 +89,7 @@ class AbortedTransactions:
         self._contents: dict[int, bytearray] = {}
         """Whole entries by base offset, least recently used first."""
         self._unwritten: dict[int, int] = {}
-        """By base offset: from which byte on the file lacks what is here."""
+        """The byte from which the file lacks what is here, by base offset."""
 
     def __bool__(self) -> bool:
         return bool(self._bases)
@@ -132,7 +132,7 @@ class AbortedTransactions:
             self._bases.remove(base_offset)
 
     def keep(self, first: int, last: int) -> None:
-        """Only segments that begin in [first, last] are left."""
+        """Leave only segments that begin in [first, last]."""
         for base_offset in [base for base in self._bases if not first <= base <= last]:
             self.dropped(base_offset)
 

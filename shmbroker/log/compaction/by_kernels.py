@@ -127,7 +127,7 @@ class Records:
         self.kept: Int64s = np.empty(table.shape[1], np.int64)
         """How many records of each data batch stay."""
         self.has_tombstone: Flags = np.empty(table.shape[1], np.bool_)
-        """For each data batch, whether a tombstone stays in it."""
+        """Whether a tombstone stays in a data batch, for each of them."""
         native.map_keep(
             offsets.table, table, hashes, rows, kinds, self.keep, self.kept, self.has_tombstone
         )

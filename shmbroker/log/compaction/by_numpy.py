@@ -85,7 +85,7 @@ class Rows(NamedTuple):
     batch: "Int64s"
     offset: "Int64s"
     body: "Int64s"
-    """Behind the record's length."""
+    """The position behind the record's length."""
     end: "Int64s"
     timestamp_delta: "Int64s"
     timestamp_end: "Int64s"
@@ -163,7 +163,7 @@ class Records:
         self.kept = np.add.reduceat(keep, rows.first, dtype=np.int64)
         """How many records of each data batch stay."""
         self.has_tombstone: Flags = np.zeros(len(self.kept), np.bool_)
-        """For each data batch, whether a tombstone stays in it."""
+        """Whether a tombstone stays in a data batch, for each of them."""
         if is_tombstone.any():
             self.has_tombstone = np.logical_or.reduceat(keep & is_tombstone, rows.first)
 

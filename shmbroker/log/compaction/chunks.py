@@ -69,7 +69,7 @@ class Batches(NamedTuple):
     record_count: "Int64s"
 
     def chosen(self, which: "Flags | slice") -> "Batches":
-        """Only these."""
+        """The chosen ones alone."""
         return Batches(*(column[which] for column in self))
 
 

@@ -1,4 +1,4 @@
-"""Which part of a log compaction may touch, and whether that is worth a pass.
+"""Finds the part of a log that compaction may touch, and whether that is worth a pass.
 
    segments   [ clean ........ ][ dirty ....... ][ not yet: active, too young, undecided ]
               log start          first dirty      end of what may be cleaned
@@ -24,7 +24,7 @@ class Cleanable(NamedTuple):
     first_dirty_offset: int
     dirty_ratio: float
     is_overdue: bool
-    """Some record waits for longer than max.compaction.lag.ms."""
+    """Whether some record waits for longer than max.compaction.lag.ms."""
 
 
 def find_cleanable(

@@ -98,7 +98,7 @@ def deleted_paths(directory: str, base_offset: int) -> list[str]:
 
 
 def settle(directory: str, names: list[str], others: list[str]) -> bool:
-    """At start-up: finish or undo what was interrupted; True if there was anything.
+    """Finish or undo, at start-up, what was interrupted; True if there was anything.
 
     `names` are the directory's, `others` those of them that no plain file of a segment has.
     StorageFault if the disk fails; CorruptFault if a `.swap` file is damaged, which is only ever

@@ -129,7 +129,7 @@ class CleanedSegment:
         self._max_timestamp, self._max_timestamp_offset = int(largest[-1]), int(holder[-1])
 
     def _chosen(self, position: "Int64s") -> "NDArray[np.intp]":
-        """Which batches get an index entry."""
+        """The batches that get an index entry."""
         interval = self._index_interval_bytes
         last = len(position)
         if position[0] > self._indexed_at + interval and (np.diff(position) > interval).all():

@@ -55,7 +55,7 @@ class KnownTransactions:
     def __init__(self, directory: str, start_offset: int) -> None:
         """start_offset: where the first chunk begins."""
         self._aborted: dict[int, deque[AbortedTransaction]] = {}
-        """By producer id, those that are not passed yet."""
+        """The aborted transactions that are not passed yet, by producer id."""
         self._seen: set[AbortedTransaction] = set()
         """Aborted transactions of which a batch was there."""
         self._committed: set[int] = set()

@@ -154,7 +154,7 @@ class KeyOffsets:
             if room < wanted and self._slots < self._slots_max:
                 self._grow()
                 continue
-            # Of the last few slots one by one nothing is gained.
+            # Filling the last few slots one at a time is not worth it.
             if room <= self._count_max >> 6:
                 break
             part = slice(done, done + min(wanted, room))

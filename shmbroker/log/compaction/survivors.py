@@ -72,7 +72,7 @@ class Kept(NamedTuple):
     last_offset: "Int64s"
     max_timestamp: "Int64s"
     is_changed: bool
-    """Not all of it is as it was."""
+    """Whether not all of it is as it was."""
     records: int
     records_kept: int
 

@@ -1,4 +1,4 @@
-"""Which segments and producer snapshots a log's directory holds.
+"""Lists the segments and producer snapshots that a log's directory holds.
 
 What interrupted work left behind is finished or removed first. No file is looked into: with
 thousands of logs of many segments each, that is what a start would take its time for.

@@ -1,4 +1,4 @@
-"""Which producer snapshot is the log's: the newest that fits the batches around it.
+"""Finds the producer snapshot of a log: the newest that fits the batches around it.
 
 A snapshot may be torn, or another log's. One that does not fit is removed; an older one and the
 batches behind it tell the same.
@@ -41,11 +41,11 @@ class KnownProducers(NamedTuple):
     """What is known of producers before an offset."""
 
     offset: int
-    """Behind it the batches tell."""
+    """The offset behind which the batches tell."""
     stored: ProducerState
-    """By the snapshot; empty without one."""
+    """The producers by the snapshot; empty without one."""
     recent: ProducerState
-    """By the batches shortly before the offset, if they were walked."""
+    """The producers by the batches shortly before the offset, if they were walked."""
 
 
 def remove_unfit_snapshots(log: PartitionLog, recovery_point: int, *, clean: bool) -> None:
