@@ -1,4 +1,4 @@
-"""From log bytes to groups of checked, decompressed batches whose records can be looked for.
+"""Turns log bytes into groups of checked, decompressed batches whose records can be looked for.
 
 Per batch, in Python: one step from header to header, and its CRC. Everything else about headers is
 checked for a whole group at once. Nothing is believed: a length, a count or an offset that does not
@@ -89,7 +89,7 @@ class BatchGroup(NamedTuple):
     header: "NDArray[np.void]"
 
     def since(self, number: int) -> "BatchGroup":
-        """Without the batches before this one."""
+        """The group without the batches before this one."""
         return BatchGroup(self.raw, self.low[number:], self.high[number:], self.header[number:])
 
 

@@ -35,7 +35,7 @@ PIECES_MAX = 10_000
 
 
 class DecompressedTooLargeFault(ProtocolFault):
-    """It would decompress to more bytes than are allowed."""
+    """Raised where data would decompress to more bytes than are allowed."""
 
 
 def output_bytes_max(input_bytes: int) -> int:

@@ -35,7 +35,7 @@ BLOCK_ROWS = 8192
 127 blocks."""
 
 _SLACK = bytes(16)
-"""Behind the records: 8 bytes can be read wherever one begins."""
+"""The bytes behind the records: 8 bytes can be read wherever one begins."""
 
 _STEP = [(low >> 1) + 1 if low < 0x80 else (low - 0x80 >> 1) + 2 for low in range(256)]
 """First byte of a record's length to the way to the next record, but for a second byte."""

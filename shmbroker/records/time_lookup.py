@@ -71,7 +71,7 @@ def first_not_older(
 def _step(
     data: bytes, header: tuple[int, ...], timestamp: int, start_offset: int
 ) -> tuple[int, int] | None:
-    """From record to record, by their lengths."""
+    """Step from record to record, by their lengths."""
     at = 0
     is_stamped = header[H_ATTRIBUTES] & TIMESTAMP_TYPE_BIT
     base_offset, base_timestamp = header[H_BASE_OFFSET], header[H_BASE_TIMESTAMP]

@@ -39,7 +39,8 @@ from shmbroker.records.batch_layout import (
 from shmbroker.wire.error_codes import INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE
 
 VECTOR_RECORDS_MIN = 96
-"""From here on numpy's price for a batch is less than that of a loop: 100 µs, not 1.2 a record."""
+"""The number of records from which numpy's price for a batch is less than that of a loop: 100 µs,
+not 1.2 a record."""
 
 RECORD_ERRORS_MAX = 1000
 """Records at fault that a refusal names: an answer stays small, whatever the batch held."""
@@ -109,7 +110,7 @@ class Faults:
         """The first RECORD_ERRORS_MAX."""
         self.count = 0
         self.is_untimely = False
-        """Some timestamp is out of range."""
+        """Whether some timestamp is out of range."""
 
     def add(self, index: int, timestamp: int | None) -> None:
         self.count += 1

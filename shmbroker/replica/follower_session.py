@@ -24,7 +24,7 @@ class FollowedRow:
         self.partition: Partition | None = None
         self.fetch_offset = 0
         self.is_waiting = False
-        """It has been told everything, and has nothing on its way."""
+        """Whether it has been told everything, and has nothing on its way."""
         self.error = 0
         self.diverging: tuple[int, int] | None = None
         self.known_high_watermark = -1
@@ -45,4 +45,4 @@ class FollowerSession:
         """The token of the READ that waits; 0 while none does."""
         self.answered_ms = 0
         self.behind_since_ms = 0
-        """Since when the follower doesn't know some high watermark; 0: it knows all."""
+        """The time since which the follower doesn't know some high watermark; 0: it knows all."""

@@ -31,7 +31,8 @@ class OffsetWaits(Generic[Waiter]):
         return sum(map(len, self.partitions.values()))
 
     def wait(self, partition: Partition, end_offset: int, waiter: Waiter) -> None:
-        """Until the high watermark is at `end_offset`, which is none before those that wait."""
+        """Wait until the high watermark is at `end_offset`, which is none before those that
+        wait."""
         waiting = self.partitions.get(partition)
         if waiting is None:
             waiting = self.partitions[partition] = deque()

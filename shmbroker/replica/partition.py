@@ -99,9 +99,9 @@ class Partition:
         self.producers = log.producers
         self.is_leader = False
         self.is_offline = False
-        """The disk below its log has failed."""
+        """Whether the disk below its log has failed."""
         self.is_led_offline = False
-        """Likewise, and nobody else leads it yet."""
+        """Whether that disk has failed, and nobody else leads the partition yet."""
         self.is_internal = False
         self.leader_id = -1
         self.leader_epoch = -1
@@ -114,8 +114,8 @@ class Partition:
         self.lost_below = -1
         """Where the log once ended, if it was found to end before that, or to be gone; else -1."""
         self.leads_from_epoch = 0
-        """In an earlier epoch it doesn't lead, whatever the metadata says: it lacks something that
-        whoever made it the leader did not know of."""
+        """The first epoch that it may lead in, whatever the metadata says: before, it lacks
+        something that whoever made it the leader did not know of."""
         self.may_be_cut = False
         """Its leader may lack what was committed: an operator has allowed to elect such a one."""
         self.store_high_watermark: Callable[[int], None] | None = None
@@ -123,7 +123,7 @@ class Partition:
         self.epoch_start_offset = 0
         """Where the log ended when this broker began to lead in this epoch."""
         self.followers: dict[int, Follower] = {}
-        """By broker id, while this broker leads."""
+        """The followers by broker id, while this broker leads."""
         self.waits_for: tuple[Follower, ...] = ()
         """The followers that the high watermark waits for."""
         self.pending_in_sync: tuple[int, ...] | None = None

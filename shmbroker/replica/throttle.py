@@ -40,7 +40,7 @@ class ReplicationThrottle:
             self._tokens = float(rate)
 
     def take(self, count: int, now_ms: int) -> None:
-        """So many bytes are on their way."""
+        """Note that `count` bytes are on their way."""
         if self._rate == UNLIMITED:
             return
         self._fill(now_ms)
@@ -55,7 +55,8 @@ class ReplicationThrottle:
         return max(int(self._tokens), 0)
 
     def wait_ms(self) -> int:
-        """Until there is room, after `room` was 0; not longer than the rate may take to change."""
+        """The time until there is room, after `room` was 0; not longer than the rate may take to
+        change."""
         if not self._rate:
             return WAIT_MS_MAX
         return min(int((1 - self._tokens) * 1000 / self._rate) + 1, WAIT_MS_MAX)

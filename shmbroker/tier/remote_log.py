@@ -1,4 +1,4 @@
-"""Which segments of a partition are in the second store, and what follows from that; pure.
+"""Knows which segments of a partition are in the second store, and what follows from that; pure.
 
    store    [ 0 … 811 ][ 812 … 1402 ][ 1403 … 2200 ]
    local                             [ 1403 … 2200 ][ 2201 … 2871 ][ 2872 …        active ]
@@ -30,7 +30,7 @@ class RemoteSegment(NamedTuple):
     max_timestamp: int
     """Milliseconds; where no record has a timestamp, when the file was last written."""
     has_aborted: bool = False
-    """It has a transaction index."""
+    """Whether it has a transaction index."""
 
 
 class LocalSegment(Protocol):

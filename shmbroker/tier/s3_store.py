@@ -21,7 +21,7 @@ READ_TIMEOUT_S = 30
 CONNECTIONS_MAX = 32
 """One for each thread that may be at work."""
 KEYS_MAX = 1000
-"""In one listing, or one deletion, as S3 has it."""
+"""The most keys in one listing, or one deletion, as S3 has it."""
 
 _MISSING = ("NoSuchKey", "404", "NotFound")
 

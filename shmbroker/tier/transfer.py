@@ -400,7 +400,7 @@ class _Reader:
             position += found[-1][2]
 
     def _piece(self, position: int, bytes_max: int) -> tuple[bytes, list[_Batch]]:
-        """At least one whole batch from `position` on; CorruptFault if there is none."""
+        """Read at least one whole batch from `position` on; CorruptFault if there is none."""
         left = self.segment.size - position
         data = self.store.get(self.key, position, min(bytes_max, left))
         found = self._walk(data, position)
