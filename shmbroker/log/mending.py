@@ -138,7 +138,11 @@ def survey(
     gaps_end: int,
     recovery_point: int,
 ) -> Mend:
-    """What is right of a segment's bytes.
+    """What is right of a segment's bytes. At each position there is one of these:
+
+       A  a whole batch with a place: it is kept
+       B  the beginning of a torn write: the rest is cut
+       C  a hole, up to where the next batch may begin
 
     base: its base offset. epoch: the least leader epoch that its first batch may have. limit: where
     the next segment begins; 2^63 if there is none. gaps_end: before that offset, offsets may be
@@ -155,6 +159,7 @@ def survey(
         header = whole_batch_at(content, position)
         place = _place_of(content, position, header, due, is_behind_hole) if header else None
         if header is not None and place is not None:
+            # A
             base_offset, leader_epoch = place
             end = position + LOG_OVERHEAD + header[H_LENGTH]
             stamp = None
@@ -171,8 +176,9 @@ def survey(
             continue
         end = _next_batch(content, position, header, due)
         if due.offset >= recovery_point and _may_be_torn(content, position, end, limit):
-            is_torn = True
+            is_torn = True  # B
             break
+        # C
         if is_behind_hole:
             holes[-1] = holes[-1]._replace(end=end)
         else:

@@ -43,6 +43,7 @@ from shmbroker.log.file_names import LEADER_EPOCH_CHECKPOINT
 from shmbroker.log.flushing import finish, sync
 from shmbroker.log.judging import judge
 from shmbroker.log.leader_epochs import LeaderEpochs
+from shmbroker.log.mending import NO_LIMIT
 from shmbroker.log.places import end_in, locate, remember, shorten
 from shmbroker.log.producer_snapshots import ProducerSnapshots
 from shmbroker.log.producer_state import ProducerState
@@ -57,6 +58,7 @@ from shmbroker.log.transaction_index import AbortedTransaction, AbortedTransacti
 from shmbroker.records.batch_layout import LOG_OVERHEAD, STAMP, STAMP_SIZE
 
 NEVER = 2**63 - 1
+"""A time that does not come, in milliseconds."""
 
 
 class PositionSlot(Protocol):
@@ -177,7 +179,7 @@ class PartitionLog:
         clean: bool = True,
         recovery_point: int = 0,
         log_start_offset: int = 0,
-        decided_below: int = NEVER,
+        decided_below: int = NO_LIMIT,
         cleaned_offset: int = -1,
         is_only_replica: bool = False,
         now_ms: int = 0,

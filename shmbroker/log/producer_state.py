@@ -160,9 +160,9 @@ class ProducerState:
         if epoch == entry.epoch:
             if base_sequence == entry.next_sequence:
                 return _ACCEPT
-            for batch in entry.batches:
-                if batch[0] == base_sequence and batch[1] == last_offset_delta:
-                    return NONE, batch[2], batch[3]
+            for first, delta, base_offset, timestamp in entry.batches:
+                if first == base_sequence and delta == last_offset_delta:
+                    return NONE, base_offset, timestamp
             refused = self._behind_refused(producer_id, epoch, base_sequence, entry.next_sequence)
             return refused or _OUT_OF_ORDER
         if epoch < entry.epoch:

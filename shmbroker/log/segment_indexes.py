@@ -17,7 +17,8 @@ import logging
 import os
 
 from shmbroker.errors import CorruptFault, StorageFault
-from shmbroker.log import residency
+from shmbroker.log import offset_index, residency, time_index
+from shmbroker.log.offset_index import POSITION
 from shmbroker.log.quarantine import put_strangers_aside
 from shmbroker.log.time_index import TIMESTAMP
 from shmbroker.records.batch_layout import H_BASE_OFFSET, H_LAST_OFFSET_DELTA, H_MAX_TIMESTAMP
@@ -88,7 +89,7 @@ def are_indexes_whole(segment: Segment, *, is_finished: bool = True) -> bool:
     """Whether the indexes, as far as they are loaded, lead to the last batches: an end that is
     lost looks like any other end. Finished, a segment has its last timestamp in the index."""
     last = segment.offset_index.last()
-    start = last[1] if last else 0
+    start = last[POSITION] if last else 0
     gap = segment.config.index_interval_bytes + (_INDEX_GAP_BYTES if last else 0)
     try:
         if last and not _is_sound(segment, last):
@@ -96,7 +97,7 @@ def are_indexes_whole(segment: Segment, *, is_finished: bool = True) -> bool:
         newest = segment.time_index.last()
         for position, header in segment.headers(start, segment.size):
             if position - start > gap or (
-                newest and is_finished and header[H_MAX_TIMESTAMP] > newest[0]
+                newest and is_finished and header[H_MAX_TIMESTAMP] > newest[TIMESTAMP]
             ):
                 return False
         if newest or not is_finished:
@@ -111,22 +112,24 @@ def are_indexes_whole(segment: Segment, *, is_finished: bool = True) -> bool:
 
 def is_time_sound(segment: Segment, entry: tuple[int, ...]) -> bool:
     """Whether a time index entry names a batch with that timestamp."""
-    offset = segment.base_offset + entry[1]
+    timestamp, relative_offset = entry
+    offset = segment.base_offset + relative_offset
     _, header = segment.find(offset)
     # Older Kafka stored the offset of the record, not of the batch's last one.
     return (
         header is not None
-        and header[H_MAX_TIMESTAMP] == entry[0]
+        and header[H_MAX_TIMESTAMP] == timestamp
         and header[H_BASE_OFFSET] <= offset
     )
 
 
 def _is_sound(segment: Segment, entry: tuple[int, ...]) -> bool:
+    relative_offset, position = entry
     try:
-        for _, header in segment.headers(entry[1], segment.size):
+        for _, header in segment.headers(position, segment.size):
             return (
                 header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA]
-                == segment.base_offset + entry[0]
+                == segment.base_offset + relative_offset
             )
     except CorruptFault:
         pass
@@ -143,7 +146,7 @@ def indexed_position(segment: Segment, target: int, column: int) -> int:
     if not _is_sound(segment, entry):
         rebuild_indexes(segment)
         entry = index.floor(target, column)
-    return entry[1] if entry else 0
+    return entry[POSITION] if entry else 0
 
 
 def offset_before(segment: Segment, timestamp: int) -> int:
@@ -153,7 +156,7 @@ def offset_before(segment: Segment, timestamp: int) -> int:
     if entry and not is_time_sound(segment, entry):
         rebuild_indexes(segment)
         entry = segment.time_index.floor(timestamp - 1, TIMESTAMP)
-    return segment.base_offset + (entry[1] if entry else 0)
+    return segment.base_offset + (entry[time_index.RELATIVE_OFFSET] if entry else 0)
 
 
 def mend_indexes(segment: Segment) -> None:
@@ -234,7 +237,8 @@ def restore_timestamps(segment: Segment, end: int) -> None:
         last = None
     segment.set_max_timestamp(-1, -1)
     if last:
-        segment.set_max_timestamp(last[0], segment.base_offset + last[1])
+        timestamp, relative_offset = last
+        segment.set_max_timestamp(timestamp, segment.base_offset + relative_offset)
     segment.first_timestamp = -1
     try:
         for _, header in segment.headers(0, end):
@@ -251,11 +255,14 @@ def restore_timestamps(segment: Segment, end: int) -> None:
 def cut_indexes(segment: Segment) -> None:
     """Drop index entries at or behind `end_offset`; the largest timestamp follows."""
     relative = segment.end_offset - segment.base_offset
-    segment.offset_index.truncate(segment.offset_index.count_below(relative, 0))
-    segment.time_index.truncate(segment.time_index.count_below(relative, 1))
+    for index, column in (
+        (segment.offset_index, offset_index.RELATIVE_OFFSET),
+        (segment.time_index, time_index.RELATIVE_OFFSET),
+    ):
+        index.truncate(index.count_below(relative, column))
     restore_timestamps(segment, segment.size)
     last = segment.offset_index.last()
-    walk_timestamps(segment, last[1] if last else 0, segment.size)
+    walk_timestamps(segment, last[POSITION] if last else 0, segment.size)
 
 
 def walk_timestamps(

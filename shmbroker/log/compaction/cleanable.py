@@ -26,6 +26,11 @@ class Cleanable(NamedTuple):
     is_overdue: bool
     """Whether some record waits for longer than max.compaction.lag.ms."""
 
+    @property
+    def urgency(self) -> tuple[bool, float]:
+        """What decides between logs: an overdue one is before all others, then the dirtier one."""
+        return self.is_overdue, self.dirty_ratio
+
 
 def find_cleanable(
     log: PartitionLog, cleaned_offset: int, last_stable_offset: int, now_ms: int

@@ -141,11 +141,8 @@ def _fits_last_batch(log: PartitionLog, stored: ProducerState, now_ms: int) -> b
         return not now_ms or bool(header[H_MAX_TIMESTAMP] <= expired_ms)
     return (
         entry.epoch >= header[H_PRODUCER_EPOCH]
-        and entry.batches[-1:] != []
-        and (
-            entry.batches[-1][2] + entry.batches[-1][1]
-            == header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA]
-        )
+        and entry.batches != []
+        and entry.last_offset == header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA]
     )
 
 
