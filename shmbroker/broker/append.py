@@ -12,8 +12,13 @@ Rules of this file:
 * The hot path is `on_append`. It judges the batch by its header and its CRC and touches no record,
   except where the topic asks for it (`shmbroker.validation`) or the answer depends on single
   records: keys on compacted topics, limits of timestamps.
-* Checks run in the order of Apache Kafka's broker: leadership, size, form and CRC, timestamps,
-  then the producer's sequence.
+* Checks run in the order of Apache Kafka's broker:
+     A  leadership, and whether the partition takes anything now (`_turn_away`)
+     B  size, form and CRC
+     C  timestamps, and the records where they are looked at (`look_closer`)
+     D  the transaction, which its coordinator may have to be asked about
+     E  the producer's sequence (`_is_next`)
+     F  whether a segment has room for a batch of that size
 * The batch lies in the ring until `release`; the segment gets its own copy, stamped there.
 * Every APPEND gets exactly one APPENDED, whatever happens; some of them when the disk has it
   (`group_commit`), those with acks=all when the in-sync replicas have it (`delayed_produce`).
@@ -146,6 +151,7 @@ class Appender:
 
         payload_at: where the APPEND begins, which is kept if a coordinator is to be asked.
         """
+        # A
         if (
             partition is None
             or not partition.is_leader
@@ -154,6 +160,7 @@ class Appender:
         ):
             self._turn_away(peer, token, partition, data, at, end)
             return -1
+        # B
         error, header = check_batch(data, at, end, partition.message_bytes_max)
         if error:
             is_whole = not split_frame(data, at, end)[0]  # what isn't, no log looks at
@@ -167,6 +174,7 @@ class Appender:
         now_ms = self.now_ms()
         append_time = -1
         must_stamp = False
+        # C
         if (
             attributes & 0x1F
             or partition.is_walked
@@ -179,6 +187,7 @@ class Appender:
             if refusal is not None:
                 refuse(peer, token, *refusal, partition)
                 return -1
+            # D
             if attributes & TRANSACTIONAL_BIT and not self.unverified.is_known(
                 partition, header, verified
             ):
@@ -192,8 +201,10 @@ class Appender:
                 append_time = max_timestamp = now_ms
                 must_stamp = True
         log = partition.log
+        # E
         if producer_id >= 0 and not self._is_next(peer, token, partition, header, acks, timeout_ms):
             return -1
+        # F
         if batch_end - at > partition.segment_bytes_max:
             refuse(peer, token, error_codes.RECORD_LIST_TOO_LARGE, None)
             return -1

@@ -125,7 +125,7 @@ class Compaction:
                 found.is_overdue or found.dirty_ratio > log.config.min_cleanable_dirty_ratio
             ):
                 continue
-            if best is None or found[2:][::-1] > best[1][2:][::-1]:
+            if best is None or found.urgency > best[1].urgency:
                 best = partition, found
         return best
 
@@ -255,7 +255,7 @@ def _request(partition: Partition, cleanable: Cleanable, now_ms: int) -> dict[st
         "producers": [
             {
                 "producer_id": producer_id,
-                "last_offset": entry.batches[-1][2] + entry.batches[-1][1] if entry.batches else -1,
+                "last_offset": entry.last_offset,
                 "epoch": entry.epoch,
             }
             for producer_id, entry in log.producers.producers.items()

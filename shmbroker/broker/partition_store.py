@@ -28,7 +28,8 @@ from shmbroker.log.compaction.cleaned_files import deleted_paths
 from shmbroker.log.config import LogConfig
 from shmbroker.log.flushing import Flush, flush_targets
 from shmbroker.log.log_directory import LogDirectory
-from shmbroker.log.partition_log import NEVER, PartitionLog
+from shmbroker.log.mending import NO_LIMIT
+from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.retention import delete_records, retain
 from shmbroker.log.retiring import delete_segments_before
 from shmbroker.metadata.image import TopicImage
@@ -178,7 +179,7 @@ class PartitionStore:
             clean=is_new or checkpoints.is_clean,
             recovery_point=checkpoints.recovery_points.get(known.name, 0),
             log_start_offset=checkpoints.log_start_offsets.get(known.name, 0),
-            decided_below=NEVER if known.is_only_replica else known.high_watermark,
+            decided_below=NO_LIMIT if known.is_only_replica else known.high_watermark,
             cleaned_offset=checkpoints.cleaned_offset(known.name),
             is_only_replica=known.is_only_replica,
             now_ms=now_ms,

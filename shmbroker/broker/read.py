@@ -270,7 +270,13 @@ class Reader:
                     self.purgatory.cancel(read)
 
     def answer(self, read: DelayedRead, results: list[Result]) -> None:
-        """Send READ_DONE, after the descriptors that its slices need."""
+        """Send READ_DONE, after the descriptors that its slices need. A partition is answered with
+
+        A  an error
+        B  no bytes: only where the asker named another high watermark or log start offset
+        C  a diverging epoch, or a slice: its bytes, where they are few and of an active segment
+        D  a slice of a file
+        """
         peer, partitions = read.peer, read.partitions
         bytes_of = self.bytes_of
         self.served += 1
@@ -289,10 +295,10 @@ class Reader:
         if read.isolation == READ_COMMITTED:
             inline_bytes_max -= ABORTED_MAX * READ_ABORTED.size
         for which, result in zip(read.looked, results, strict=False):
-            if type(result) is ReadRefusal:
+            if type(result) is ReadRefusal:  # A
                 add(_pack_refusal(which, *result))
                 continue
-            if not isinstance(result, tuple):
+            if not isinstance(result, tuple):  # B
                 high_watermark = result.high_watermark
                 log_start_offset = result.log.log_start_offset
                 asked = partitions[which]
@@ -307,6 +313,7 @@ class Reader:
                         )
                     )  # fmt: skip
                 continue
+            # C
             partition, segment, position, length, diverging, ended = result
             file_id = 0
             if segment is not None:
@@ -318,7 +325,7 @@ class Reader:
                     inline.append(segment.map[position : position + length])
                     position = inline_bytes
                     inline_bytes += length
-                else:
+                else:  # D
                     try:
                         self.pass_file(peer, segment)
                     except StorageFault as fault:

@@ -150,6 +150,14 @@ class Lookup:
         isolation: int,
         others: bool | None,
     ) -> tuple[list[Result], int, bool]:
+        """As `look_up`. A partition gets the first of these:
+
+        A  nothing: it has nothing new, or the answer no room for it
+        B  an error: it is not led here
+        C  an error, or a diverging epoch (`_refusal`)
+        D  nothing: this asker may not have more, or enough was found
+        E  what `_read` finds: nothing yet, an error, or a slice
+        """
         results: list[Result] = []
         total = 0
         aborted_left = ABORTED_MAX
@@ -165,6 +173,7 @@ class Lookup:
                 must_answer |= not left
                 break
             partition = find_partition(key) or open_due(key)
+            # A
             if (
                 partition is not None
                 and partition.is_leader
@@ -186,15 +195,17 @@ class Lookup:
                 has_valid = True
                 add(partition)
                 continue
-            if partition is None or not partition.is_leader:
+            if partition is None or not partition.is_leader:  # B
                 add(ReadRefusal(not_led_error(partition), partition))
                 continue
+            # C
             refusal = _refusal(partition, epoch, last_fetched_epoch, offset)
             if refusal is not None:
                 row, is_told_at_once = refusal
                 add(row)
                 must_answer |= is_told_at_once
                 continue
+            # D
             log = partition.log
             has_valid = True
             end = partition.high_watermark
@@ -204,6 +215,7 @@ class Lookup:
                 add(partition)
                 must_answer |= not left and total > 0
                 continue
+            # E
             limit = min(partition_max_bytes, max_bytes - total)
             if offset >= log.local_start_offset:
                 left -= 1

@@ -17,6 +17,7 @@ Source: KIP-98, KIP-890; Kafka's TransactionMarkerChannelManager, AddPartitionsT
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 from shmbroker.groups.group_partition import group_partition
 from shmbroker.metadata.topic_names import TRANSACTION_TOPIC
@@ -38,7 +39,26 @@ if TYPE_CHECKING:
     """Told the answer; one with an error code alone if the broker could not give it."""
     Ask = Callable[[int, int, str, int, dict[str, Any], OnAnswer], bool]
     """ask(broker id, api key, name, version, body, on_answer): False while it can't be asked."""
-    Verification = tuple[Partition, str, int, int, bool, Callable[[int], None]]
+
+
+class Verification(NamedTuple):
+    """A question to a coordinator: is this partition part of the transaction?"""
+
+    partition: Partition
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    may_add: bool
+    on_answer: Callable[[int], None]
+
+    def fits(self, other: Verification) -> bool:
+        """Whether one row of a request can ask both; they have the same transactional id."""
+        return (
+            self.producer_id == other.producer_id
+            and self.producer_epoch == other.producer_epoch
+            and self.may_add == other.may_add
+        )
+
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +125,9 @@ class TransactionExchange:
             on_answer(error_codes.NONE)
             return
         self.to_verify.append(
-            (partition, transactional_id, producer_id, producer_epoch, may_add, on_answer)
+            Verification(
+                partition, transactional_id, producer_id, producer_epoch, may_add, on_answer
+            )
         )
 
     @property
@@ -220,7 +242,7 @@ class TransactionExchange:
         for question in to_verify:
             leader = -1
             if topic is not None:
-                index = group_partition(question[1], len(topic.partitions))
+                index = group_partition(question.transactional_id, len(topic.partitions))
                 leader = topic.partitions[index].leader_id
             by_coordinator.setdefault(leader, []).append(question)
         for coordinator, questions in by_coordinator.items():
@@ -231,8 +253,8 @@ class TransactionExchange:
         by_id: dict[str, list[Verification]] = {}
         later = []
         for question in questions:
-            same = by_id.setdefault(question[1], [])
-            if same and same[0][2:5] != question[2:5]:
+            same = by_id.setdefault(question.transactional_id, [])
+            if same and not same[0].fits(question):
                 later.append(question)
             else:
                 same.append(question)
@@ -246,22 +268,25 @@ class TransactionExchange:
                         where = row["transactional_id"], topic["name"], each["partition_index"]
                         errors[where] = each["partition_error_code"]
             for asked in by_id.values():
-                for partition, transactional_id, _, _, may_add, told in asked:
-                    where = transactional_id, partition.topic, partition.partition
-                    told(_for_producer(errors.get(where, error_codes.NOT_COORDINATOR), may_add))
+                for each in asked:
+                    partition = each.partition
+                    where = each.transactional_id, partition.topic, partition.partition
+                    error = errors.get(where, error_codes.NOT_COORDINATOR)
+                    each.on_answer(_for_producer(error, each.may_add))
 
         rows = []
         for transactional_id, asked in by_id.items():
             by_topic: dict[str, set[int]] = {}
             for question in asked:
-                by_topic.setdefault(question[0].topic, set()).add(question[0].partition)
-            _, _, producer_id, epoch, may_add, _ = asked[0]
+                partition = question.partition
+                by_topic.setdefault(partition.topic, set()).add(partition.partition)
+            question = asked[0]
             rows.append(
                 {
                     "transactional_id": transactional_id,
-                    "producer_id": producer_id,
-                    "producer_epoch": epoch,
-                    "verify_only": not may_add,
+                    "producer_id": question.producer_id,
+                    "producer_epoch": question.producer_epoch,
+                    "verify_only": not question.may_add,
                     "topics": [
                         {"name": name, "partitions": sorted(indexes)}
                         for name, indexes in by_topic.items()
