@@ -217,7 +217,14 @@ class EventLoop:
     def take_frames(
         self, connection: Connection, buffer: bytearray, position: int, end: int
     ) -> None:
-        """Start the requests whose frames lie complete in buffer[position:end]; keep the rest."""
+        """Start the requests whose frames lie complete in buffer[position:end]; keep the rest. They
+        end where
+
+           A  a frame is not complete, or not one that may be
+           B  a request must wait for the answers to those before it
+           C  answers wait for the client to take them, or the connection is muted
+           D  the handler has no room
+        """
         if connection.stranger is not None:
             take_of_stranger(self, connection, buffer, position, end)
             return
@@ -231,7 +238,7 @@ class EventLoop:
                     buffer, position
                 )
                 frame_end = position + 4 + size
-                if frame_end > end or size < FRAME_SIZE_MIN:
+                if frame_end > end or size < FRAME_SIZE_MIN:  # A
                     if not FRAME_SIZE_MIN <= size <= frame_bytes_max:
                         raise ProtocolFault(_size_complaint(size))
                     if size > PLAIN_FRAME_BYTES_MAX and api_key != PRODUCE:
@@ -241,7 +248,7 @@ class EventLoop:
                 handler = submit.get(api_key)
                 if handler is None:
                     raise ProtocolFault(f"unknown api key {api_key}")
-                if inflight:
+                if inflight:  # B
                     if inflight[0].response is not None:
                         connection.collect()
                     if inflight and (
@@ -251,6 +258,7 @@ class EventLoop:
                     ):
                         connection.is_held = True
                         break
+                # C
                 if len(connection.out) > ANSWERS_UNSENT_MAX and not connection.wants_write:
                     self.flush(connection)
                     if connection.is_closed:
@@ -258,6 +266,7 @@ class EventLoop:
                 if connection.wants_write or connection.is_cold or connection.is_muted:
                     connection.is_held = True  # until `flush` has sent all of it, or `unmute`
                     break
+                # D
                 if not handler(
                     connection, buffer, position + 4, frame_end, api_version, correlation_id
                 ):

@@ -8,10 +8,11 @@ rack and preferred replica (KIP-392); 12 flexible, diverging epoch (KIP-595); 13
 (KIP-516); 15 replica state replaces the replica id; 16 node endpoints (KIP-951); 18 high watermark
 of the follower.
 
-    a request                              is taken by
-    of one partition, known by its bytes   `fetch_known`; what it gets may be known (`fetch_ahead`)
-    in a session                           `fetch_in_session`
-    any that names all its partitions      here: walked if it is large (`fetch_rows`), else decoded
+       a request                                 is taken by
+    A  in a session, where nothing changes       `fetch_in_session`
+    B  of one partition, known by its bytes      `fetch_known`; the answer may be (`fetch_ahead`)
+    C  in a session, with changes                `fetch_in_session`
+    D  any that names all its partitions         here: walked if large (`fetch_rows`), else decoded
 
 Rules of this file:
 * Followers are siblings and read over the rings: whoever claims to be a replica is none (6).
@@ -139,6 +140,7 @@ class FetchApi:
         """Start one Fetch; False if the ring has no room: then nothing was done."""
         if not VERSION_MIN <= version <= VERSION_MAX:
             raise ProtocolFault(f"Fetch version {version}")
+        # A
         if version >= SESSIONS_FROM and buffer.endswith(NOTHING_CHANGES[version], start, end):
             is_taken = self._in_session.submit_repeated(
                 connection, buffer, start, end, version, correlation_id
@@ -147,6 +149,7 @@ class FetchApi:
                 return is_taken
         gateway = self.gateway
         same = b""
+        # B
         if REPEATED_BYTES_MIN <= end - start <= REPEATED_BYTES_MAX:
             offset_at = end - OFFSET_FROM_END[version]
             same = key_of(buffer, start, offset_at) + buffer[offset_at + 8 : end]
@@ -185,7 +188,7 @@ class FetchApi:
         view.release()
         request.isolation = body.isolation
         if version >= SESSIONS_FROM and body.session_epoch != NO_SESSION:
-            if body.session_epoch != NEW_SESSION:
+            if body.session_epoch != NEW_SESSION:  # C
                 is_taken = self._in_session.submit_changes(request, body, buffer, start, end)
                 if is_taken is None:
                     is_taken = self._submit_full(request, body)
@@ -195,7 +198,7 @@ class FetchApi:
             request.wanted = {} if body.replica_id < 0 else None
         if version >= SESSIONS_FROM and body.session_id:
             self._in_session.end(connection, body.session_id)
-        return self._submit_full(request, body)
+        return self._submit_full(request, body)  # D
 
     def _submit_known(
         self,
@@ -298,7 +301,12 @@ class FetchApi:
     def on_read_done(
         self, request: FetchRequest, peer: Peer, data: memoryview, index: int
     ) -> list[int]:
-        """Complete the request from a READ_DONE entry.
+        """Complete the request from a READ_DONE entry:
+
+           A  of a session that the I/O worker does not know: it is asked for all again
+           B  of a known request, with one slice (`fetch_known`)
+           C  else slice by slice
+           D  and, when every file is here, with the aborted transactions
 
         Returns the file ids whose descriptors are not here; none when the answer is complete. The
         files that were found are kept, so that a call after the missing ones came gets on.
@@ -306,10 +314,11 @@ class FetchApi:
         missing: list[int] = []
         _, count, aborted_count = READ_DONE_HEAD.unpack_from(data, index)
         session = request.session
-        if count == UNKNOWN_SESSION and session is not None:
+        if count == UNKNOWN_SESSION and session is not None:  # A
             self._in_session.ask_for_all(request, session, peer)
             return missing
         at = index + READ_DONE_HEAD.size
+        # B
         if (
             request.known is not None
             and count == 1
@@ -322,7 +331,7 @@ class FetchApi:
         inline_at = aborted_at + aborted_count * READ_ABORTED.size
         asked = request.asked
         found = request.found if session is not None else None
-        for _ in range(count):
+        for _ in range(count):  # C
             (
                 error, which, length, high_watermark, stable, log_start,
                 file_id, position, diverging_epoch, _, diverging_end,
@@ -350,7 +359,7 @@ class FetchApi:
             if diverging_epoch >= 0:
                 answer[A_DIVERGING_EPOCH] = diverging_epoch
                 answer[A_DIVERGING_END] = diverging_end
-        if not missing:
+        if not missing:  # D
             if aborted_count:
                 answers = asked if found is None else found
                 for place in range(aborted_at, inline_at, READ_ABORTED.size):

@@ -28,6 +28,7 @@ from shmbroker.gateway.lending import (
     Lent,
     is_between_requests,
 )
+from shmbroker.gateway.poller import EPOLLIN
 from shmbroker.ipc.busy import Busy, next_rest
 from shmbroker.wire.api_keys import FETCH
 
@@ -109,7 +110,7 @@ class Guests:
         self._rest_s = RESTS_S[0]
         self._shown = -1
         for slot, passage in passages.items():
-            self._loop.watch(passage.fileno(), 1, lambda _events, of=slot: self.take_in(of))  # type: ignore[misc]
+            self._loop.watch(passage.fileno(), EPOLLIN, lambda _events, of=slot: self.take_in(of))  # type: ignore[misc]
         self._show(0)
 
     @property
@@ -129,13 +130,14 @@ class Guests:
         passage = self._passages[slot]
         gateway, now = self._gateway, self._gateway.now()
         while (found := passage.receive()) is not None:
-            lent = Lent(*found[0])
-            if not found[1] or len(self.present) >= self._count_max:  # too many are open
-                for descriptor in found[1]:
+            message, descriptors = found
+            lent = Lent(*message)
+            if not descriptors or len(self.present) >= self._count_max:  # too many are open
+                for descriptor in descriptors:
                     os.close(descriptor)
                 self._passages[slot].send((HOME, lent.number, lent.session, 0))
                 continue
-            accepted = socket.socket(fileno=found[1][0])
+            accepted = socket.socket(fileno=descriptors[0])
             accepted.setblocking(False)
             listener = self._listeners[lent.broker_id, lent.listener]
             connection = Connection(accepted, listener, now, self.submit, self._loop.traffic)

@@ -37,6 +37,7 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from shmbroker.gateway.connection import Connection
+from shmbroker.gateway.poller import EPOLLIN
 from shmbroker.ipc.busy import Busy, next_rest
 from shmbroker.wire.api_keys import FETCH, OFFSET_COMMIT, OFFSET_FETCH, PRODUCE
 
@@ -181,7 +182,8 @@ class Lender:
         """By connection that came home: (until when it stays, for how long)."""
         for broker_id, passage in passages.items():
             passage.drain()  # it was for the process before this one
-            gateway.loop.watch(passage.fileno(), 1, lambda _events, of=broker_id: self.take_in(of))  # type: ignore[misc]
+            fd = passage.fileno()
+            gateway.loop.watch(fd, EPOLLIN, lambda _events, of=broker_id: self.take_in(of))  # type: ignore[misc]
 
     @property
     def away(self) -> int:

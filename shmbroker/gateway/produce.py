@@ -5,11 +5,11 @@ Where: the network worker decodes, the I/O worker of the connection's port appen
 Version notes: 5 log start offset; 7 zstd; 8 record errors; 9 flexible; 10 CurrentLeader and
 NodeEndpoints tags (KIP-951); 12 implicit add to a transaction (KIP-890); 13 topic ids (KIP-516).
 
-   submit ─┬─ bytes that came before ────────────► one claim on the ring     produce_known
-           ├─ plain, of several batches ─ walk ──► APPEND_MANY               produce_many
-           └─ any other ─ decode ─ judge ────────► an APPEND each            produce_judging
-                                                          │                  produce_sending
-   on_appended, on_appended_many ◄──── results ◄──────────┘
+   submit ─┬─ A  bytes that came before ────────────► one claim on the ring     produce_known
+           ├─ B  plain, of several batches ─ walk ──► APPEND_MANY               produce_many
+           └─ C  any other ─ decode ─ judge ────────► an APPEND each            produce_judging
+                                                             │                  produce_sending
+   on_appended, on_appended_many ◄────── results ◄───────────┘
 
 Rules of this file:
 * One APPEND for each partition; the request is answered when each has its APPENDED. Small batches
@@ -29,6 +29,8 @@ from shmbroker.gateway.produce_judging import judge
 from shmbroker.gateway.produce_known import REQUEST_END, SMALL_BYTES_MAX, FastProduce, KnownProduces
 from shmbroker.gateway.produce_many import (
     FLEXIBLE_FROM,
+    LEADERS_FROM,
+    LOG_START_FROM,
     PLACE,
     RESULT,
     ManyProduce,
@@ -43,6 +45,13 @@ from shmbroker.gateway.produce_sending import (
     send_batches,
 )
 from shmbroker.ipc.operation_layout import APPEND, APPEND_CONSTANT, APPENDED_ROW
+from shmbroker.records.batch_layout import (
+    HEADER_SIZE,
+    LENGTH_POSITION,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+)
 from shmbroker.security.acls import TOPIC, WRITE
 from shmbroker.wire import codec, error_codes
 from shmbroker.wire.frame import parse_request_header, response_header
@@ -61,8 +70,8 @@ if TYPE_CHECKING:
 API_KEY, NAME, VERSION_MIN, VERSION_MAX, VERSION_MIN_ADVERTISED = PRODUCE
 
 _INT = Struct(">i")
-_BATCH_LENGTH_AT = 8
-_MAGIC_AT = 16
+_BATCH_LENGTH_MIN = HEADER_SIZE - LOG_OVERHEAD
+"""What the length of a batch says at least: the rest of its header."""
 BATCH_WEIGHS = 4 * 1024
 """How many bytes more would take the I/O worker as long as another batch."""
 ADMIN_CLIENT = b"__admin_client"
@@ -103,6 +112,7 @@ class ProduceApi:
 
         False if the ring has no room; then nothing was done and the caller tries again.
         """
+        # A
         fast = connection.fast_produce
         if fast is not None and (
             not buffer.startswith(fast.prefix, start + 8)
@@ -124,11 +134,11 @@ class ProduceApi:
             peer = fast.peer
             if (
                 fits
-                and length >= 61
+                and length >= HEADER_SIZE
                 and length <= peer.writer.payload_bytes_max - fast.batch_at
-                and buffer[batch_at + _MAGIC_AT] == 2
+                and buffer[batch_at + MAGIC_POSITION] == MAGIC
                 and peer.incarnation
-                and _INT.unpack_from(buffer, batch_at + _BATCH_LENGTH_AT)[0] >= 49
+                and _INT.unpack_from(buffer, batch_at + LENGTH_POSITION)[0] >= _BATCH_LENGTH_MIN
             ):
                 writer = peer.writer
                 index = -1 if peer.backlog else writer.claim(APPEND, fast.batch_at + length)
@@ -168,6 +178,7 @@ class ProduceApi:
             raise ProtocolFault(f"Produce version {version}")
         view = memoryview(buffer)[start:end]
         _, _, _, client_id, body_at = parse_request_header(view, 0, end - start)
+        # B
         if version >= produce_many.VERSION_MIN:
             walked = produce_many.walk(view, body_at, end - start, version)
             if walked is not None:
@@ -176,6 +187,7 @@ class ProduceApi:
                 is_started = self._submit_many(request, walked, view)
                 if is_started is not None:
                     return is_started
+        # C
         body = codec.decode_request("Produce", version, view, body_at)
         gateway = self.gateway
         peer = gateway.io_peer(connection)
@@ -292,7 +304,7 @@ class ProduceApi:
                     self._close_unanswered(request, error_code)
                 return
             if error_code == 0:
-                if fast.version >= 5:
+                if fast.version >= LOG_START_FROM:
                     request.response = [
                         fast.answer.pack(
                             fast.answer_size, request.correlation_id, fast.answer_head,
@@ -368,7 +380,7 @@ class ProduceApi:
             return
         version = request.api_version
         body: dict[str, Any] = {"responses": topics}
-        if version >= 10:
+        if version >= LEADERS_FROM:
             self.gateway.add_leader_hints(
                 request.connection, topics, "partition_responses", "index", body
             )

@@ -1,8 +1,11 @@
 """Judges which batches of a decoded Produce may be stored, and what the others are refused with.
 
-In Kafka's order: the form of the records, the right to the transactional id; then for each
-partition the right to its topic, whether it is there, its own batch, acks, whether the topic is for
-clients, and whether its broker is up.
+In Kafka's order, first of the request, then of each partition:
+
+   A  the form of the records                 E  the partition's own batch
+   B  the right to the transactional id       F  acks
+   C  the right to the topic                  G  whether the topic is for clients
+   D  whether the partition is there          H  whether its broker is up
 
 Rules of this file:
 * Kafka looks at the first batch of each partition until it finds one of a transaction: a length
@@ -17,6 +20,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from shmbroker.apis.table import PRODUCE
+from shmbroker.gateway.produce_many import TOPIC_IDS_FROM, ZSTD_FROM
 from shmbroker.ids import partition_key
 from shmbroker.records.batch import split_frame
 from shmbroker.records.batch_layout import (
@@ -63,8 +67,9 @@ def judge(
     connection, version = request.connection, request.api_version
     topics: list[dict[str, Any]] = []
     appends: list[tuple[dict[str, Any], bytes, memoryview]] = []
-    refusal, errors, is_of_transaction = _judge_form(body, version)
+    refusal, errors, is_of_transaction = _judge_form(body, version)  # A
     guard = judges.guard
+    # B
     if (
         guard is not None
         and not refusal
@@ -84,7 +89,7 @@ def judge(
                 "partition_responses": answers,
             }
         )
-        image = judges.topic_of(topic, version >= 13)
+        image = judges.topic_of(topic, version >= TOPIC_IDS_FROM)
         name = image.name if image is not None else topic["name"]
         is_forbidden = (
             guard is not None and name and not guard.may(connection, NAME, WRITE, TOPIC, name)
@@ -94,27 +99,27 @@ def judge(
             answer = {"index": partition["index"], "base_offset": -1, "log_append_time_ms": -1}
             answers.append(answer)
             form_error = next(form_errors, 0)
-            if refusal:
+            if refusal:  # A, B
                 answer["error_code"] = refusal
                 if refusal != error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
                     answer["error_message"] = error_codes.message_of(refusal)
-            elif is_forbidden:
+            elif is_forbidden:  # C
                 answer["error_code"] = error_codes.TOPIC_AUTHORIZATION_FAILED
-            elif image is None:
+            elif image is None:  # D
                 answer["error_code"] = (
                     error_codes.UNKNOWN_TOPIC_ID
-                    if version >= 13
+                    if version >= TOPIC_IDS_FROM
                     else error_codes.UNKNOWN_TOPIC_OR_PARTITION
                 )
             elif not 0 <= partition["index"] < len(image.partitions):
                 answer["error_code"] = error_codes.UNKNOWN_TOPIC_OR_PARTITION
-            elif form_error:
+            elif form_error:  # E
                 answer["error_code"] = form_error
-            elif not -1 <= request.acks <= 1:
+            elif not -1 <= request.acks <= 1:  # F
                 answer["error_code"] = error_codes.INVALID_REQUIRED_ACKS
-            elif image.is_internal and not is_admin:
+            elif image.is_internal and not is_admin:  # G
                 answer["error_code"] = error_codes.INVALID_TOPIC_EXCEPTION
-            elif request.peer is None:
+            elif request.peer is None:  # H
                 answer["error_code"] = error_codes.NOT_LEADER_OR_FOLLOWER
             else:
                 answer["error_code"] = error_codes.NONE
@@ -153,7 +158,7 @@ def _judge_form(body: dict[str, Any], version: int) -> tuple[int, list[int], boo
                         if not is_transactional:
                             error = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
                             return error, errors, True
-                    if version < 7 and attributes & COMPRESSION_MASK == ZSTD:
+                    if version < ZSTD_FROM and attributes & COMPRESSION_MASK == ZSTD:
                         error = error_codes.UNSUPPORTED_COMPRESSION_TYPE
             errors.append(error)
     return 0, errors, has_found_one

@@ -20,7 +20,7 @@ from __future__ import annotations
 from struct import Struct
 
 from shmbroker.apis.table import PRODUCE
-from shmbroker.gateway.produce_many import FLEXIBLE_FROM
+from shmbroker.gateway.produce_many import FLEXIBLE_FROM, LOG_START_FROM
 from shmbroker.gateway.produce_sending import HEAD
 from shmbroker.gateway.recogniser import TopicMeaning, key_of
 from shmbroker.ids import partition_key
@@ -191,8 +191,9 @@ def _meaning_of(
         version,
         {"responses": [fast.topic | {"partition_responses": [probe]}]},
     )
-    moving = Struct(">hqqq" if version >= 5 else ">hqq")
-    at = body.index(moving.pack(*([0x7E7E] + [marker] * (3 if version >= 5 else 2))))
+    has_log_start = version >= LOG_START_FROM
+    moving = Struct(">hqqq" if has_log_start else ">hqq")
+    at = body.index(moving.pack(*([0x7E7E] + [marker] * (3 if has_log_start else 2))))
     head = response_header(PRODUCE.API_KEY, version, 0)[4:] + body[:at]
     tail = body[at + moving.size :]
     fast.answer = Struct(f">ii{len(head)}s{moving.format[1:]}{len(tail)}s")
@@ -206,6 +207,6 @@ def _meaning_of(
     fast.lent_bytes_max = SMALL_BYTES_MAX if is_answered_at_once or not acks else 0
     if native is not None and is_answered_at_once and not named:
         fast.straight = (
-            fast.first, fast.prefix, constant, head, tail, is_flexible, version >= 5,
+            fast.first, fast.prefix, constant, head, tail, is_flexible, has_log_start,
         )  # fmt: skip
     return fast

@@ -49,7 +49,14 @@ if TYPE_CHECKING:
 
 VERSION_MIN = 8
 """Below it answers have other fields, and clients are of before 2019."""
+LOG_START_FROM = 5
+ZSTD_FROM = 7
 FLEXIBLE_FROM = 9
+LEADERS_FROM = 10
+ABORTABLE_FROM = 11
+"""The first version whose clients know TRANSACTION_ABORTABLE."""
+ADDS_FROM = 12
+"""The first version that adds its partitions to a transaction (KIP-890)."""
 TOPIC_IDS_FROM = 13
 NO_APPEND_TIME = -1
 PLACE = RESULT = 3

@@ -1,8 +1,8 @@
 """The batches of a Produce, on their way to the ring.
 
-   one batch            APPEND            all that its partition's log has to know, and the batch
-   a larger one         APPEND_PART …     then the APPEND, with what is left of it
-   several small ones   APPEND_MANY       of a walked request (`produce_many`), in its order
+   A  one batch            APPEND         all that its partition's log has to know, and the batch
+   B  a larger one         APPEND_PART …  then the APPEND, with what is left of it
+   C  several small ones   APPEND_MANY    of a walked request (`produce_many`), in its order
 
 Rules of this file:
 * A request of any shape is sent as a whole or not at all: who sends has asked `has_room` before.
@@ -13,7 +13,14 @@ from __future__ import annotations
 
 from struct import Struct
 
-from shmbroker.gateway.produce_many import PLACE, Walked, pack
+from shmbroker.gateway.produce_many import (
+    ABORTABLE_FROM,
+    ADDS_FROM,
+    PLACE,
+    ZSTD_FROM,
+    Walked,
+    pack,
+)
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import (
     APPEND,
@@ -57,13 +64,13 @@ def has_room(peer: Peer, needed: int) -> bool:
 def said_of_all(body: dict[str, Any], version: int, is_admin: bool) -> tuple[int, bytes]:
     """What each batch of a request is appended with: flags, and the transactional id as `_named`
     packs it."""
-    flags = 0 if version >= 7 else APPEND_FLAG_NO_ZSTD
+    flags = 0 if version >= ZSTD_FROM else APPEND_FLAG_NO_ZSTD
     if is_admin:
         flags |= APPEND_FLAG_ADMIN_CLIENT
     if body["transactional_id"] is None:
         return flags, b""
-    flags |= APPEND_FLAG_TRANSACTIONAL | (APPEND_FLAG_ADDS if version >= 12 else 0)
-    if version < 11:
+    flags |= APPEND_FLAG_TRANSACTIONAL | (APPEND_FLAG_ADDS if version >= ADDS_FROM else 0)
+    if version < ABORTABLE_FROM:
         flags |= APPEND_FLAG_NO_ABORTABLE
     return flags, _named(body["transactional_id"])
 
@@ -78,7 +85,7 @@ def send_batch(peer: Peer, token: int, constant: bytes, named: bytes, records: m
     """One batch to the ring, in parts if it is larger than an entry may be."""
     length = len(records)
     largest = peer.writer.payload_bytes_max - APPEND_BATCH_AT - len(named)
-    if length > largest:
+    if length > largest:  # B
         flags = int.from_bytes(constant[2:4], "little") | APPEND_FLAG_PARTS
         constant = constant[:2] + flags.to_bytes(2, "little") + constant[4:]
         at = 0
@@ -87,6 +94,7 @@ def send_batch(peer: Peer, token: int, constant: bytes, named: bytes, records: m
             peer.send(APPEND_PART, head, records[at : at + largest])
             at += largest
         records = records[at:]
+    # A
     peer.send(APPEND, HEAD.pack(token, constant, length) + named, records)
 
 
@@ -138,7 +146,7 @@ def send_batches(
                 send()
                 first = n
             left -= 1
-            if size > TOGETHER_BYTES_MAX:
+            if size > TOGETHER_BYTES_MAX:  # A, B
                 key = partition_key(topic_id, places[n * PLACE])
                 constant = APPEND_CONSTANT.pack(walked.acks, 0, timeout_ms, key, 0)
                 position = places[n * PLACE + 1]
@@ -148,6 +156,7 @@ def send_batches(
                 token += 1
                 first = n + 1
                 continue
+            # C
             count += 1
             total += APPEND_ROW_PARTS.size + size
         if first * PLACE < len(places):
