@@ -307,7 +307,7 @@ def _walk(
     at, end = 0, len(data)
     try:
         for index in range(count):
-            number = data[at]
+            number = data[at]  # length
             at += 1
             if number >= 0x80:
                 number, at = uvarint(data, at - 1, 32)
@@ -315,18 +315,18 @@ def _walk(
             if number & 1 or stop > end:
                 raise _fault(index, "a length that its batch has no room for")
             at += 1  # attributes
-            number = data[at]
+            number = data[at]  # timestamp delta
             at += 1
             if number >= 0x80:
                 number, at = uvarint(data, at - 1, 64)
             timestamp = base_timestamp + (number >> 1 ^ -(number & 1))
-            number = data[at]
+            number = data[at]  # offset delta
             at += 1
             if number >= 0x80:
                 number, at = uvarint(data, at - 1, 32)
             if number != index << 1:
                 raise _fault(index, "another offset delta than its place in the batch")
-            number = data[at]
+            number = data[at]  # key
             at += 1
             if number >= 0x80:
                 number, at = uvarint(data, at - 1, 32)
@@ -335,7 +335,7 @@ def _walk(
                 at += number >> 1
             elif number != 1:
                 raise _fault(index, "a key of negative length")
-            number = data[at]
+            number = data[at]  # value
             at += 1
             if number >= 0x80:
                 number, at = uvarint(data, at - 1, 32)
@@ -343,7 +343,7 @@ def _walk(
                 at += number >> 1
             elif number != 1:
                 raise _fault(index, "a value of negative length")
-            number = data[at]
+            number = data[at]  # header count
             at += 1
             if number and are_headers_right:
                 at = stop
