@@ -42,7 +42,7 @@ class Boot:
     def run(self) -> Iterator[float]:
         """Register, open what the metadata log says is here, and say that this broker runs.
 
-        Yields for how long nothing is due; whoever is asked to stop goes on no more.
+        Yields for how long nothing is due; a process that is asked to stop goes on no more.
         """
         broker = self._broker
         yield from self._until_registered()

@@ -12,7 +12,7 @@ first. What is no damage of a segment stays refused, and so is everything where 
 the records.
 
 Nothing is lost of an active segment whose file somebody removes: it is written again from the map
-(`log.restoring`), whoever else has it.
+(`log.restoring`), whether or not other replicas have it.
 """
 
 import logging
@@ -66,7 +66,8 @@ class DamageMender:
         self.run(now_ms)
 
     def _restore(self, log: PartitionLog) -> None:
-        """Its file is gone, and the map has all of it: rolled, it would be lost."""
+        """Write a log's segment to a file again: its file is gone, and the map has all of it.
+        Rolled, it would be lost."""
         path = log.active.path
         try:
             if not self.store.is_fenced:

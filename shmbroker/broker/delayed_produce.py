@@ -1,6 +1,6 @@
 """Acks that wait for the in-sync replicas: acks=all where there is more than one.
 
-They wait by partition, in the order of their offsets, for its high watermark. Whoever moves
+They wait by partition, in the order of their offsets, for its high watermark. What moves
 that calls `complete`; a change of leader or too few in-sync replicas ends the wait with an error
 that clients retry, and so does the time that the client gave it.
 
@@ -46,7 +46,7 @@ class DelayedProduces(OffsetWaits[WaitingAck]):
         self.delayed += 1
 
     def complete(self, partition: Partition) -> None:
-        """Its high watermark has moved."""
+        """Answer the acks that a partition's high watermark has reached."""
         start = partition.log.log_start_offset
         pack = APPENDED_HEAD.pack
         for peer, token, _, base_offset, append_time, _, _ in self.due(partition):
@@ -59,7 +59,7 @@ class DelayedProduces(OffsetWaits[WaitingAck]):
             _refuse(ack, error_code)
 
     def look_at(self, partition: Partition) -> None:
-        """Its leader or its in-sync replicas have changed."""
+        """Look at the acks of a partition whose leader or in-sync replicas have changed."""
         if not partition.is_leader:
             self.fail(partition, error_codes.NOT_LEADER_OR_FOLLOWER)
         elif partition.is_under_min_in_sync:

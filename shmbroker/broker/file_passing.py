@@ -41,7 +41,7 @@ class FilePassing:
 
     def pass_again(self, peer: Peer, file_id: int) -> None:
         """Pass a descriptor that was asked for, or say that the file is gone, or the disk does not
-        give it: whoever waits for it asks anew."""
+        give it: a reader that waits for it asks again."""
         segment = self._segments.get(file_id)
         if segment is not None:
             try:
@@ -84,7 +84,7 @@ class FilePassing:
                         self._peers[slot].send(DROP_FILE, TOKEN.pack(file_id))
 
     def on_peer_lost(self, peer: Peer) -> None:
-        """Its successor knows none of our files."""
+        """Forget what a peer was passed: its successor knows none of our files."""
         if peer.slot in self._passed:
             self._passed[peer.slot].clear()
             self.waiting = {key: to for key, to in self.waiting.items() if to is not peer}

@@ -1,4 +1,4 @@
-"""A thread that runs fdatasync, as the call holds up whoever makes it.
+"""A thread that runs fdatasync, as the call holds up its caller.
 
 It touches no ring and no log: descriptors go in, callbacks come out through `finished`, and an
 eventfd wakes the main loop for them.

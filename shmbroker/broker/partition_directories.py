@@ -92,8 +92,8 @@ class PartitionDirectories:
         self._count = count
 
     def find(self, topic: TopicImage, index: int, trusted: Position | None) -> str | None:
-        """Its directory, with the right topic id in it; None if it is to be made. trusted: what the
-        process before stored of its log."""
+        """Find a partition's directory, with the right topic id in it; None if it is to be made.
+        trusted: what the process before stored of its log."""
         if (topic.name, index) in self.refused:
             self.rename_refused((topic.name, index))
         path = self._path_of(topic.name, index)

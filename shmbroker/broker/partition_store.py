@@ -222,7 +222,8 @@ class PartitionStore:
         self.next_checkpoint_ms = min(self.next_checkpoint_ms, self.steady_ms() + SOON_MS)
 
     def note_gap(self, partition: Partition) -> None:
-        """Its leader's log lacks offsets, so this one does: recovery must not stumble over it."""
+        """Note that the leader's log lacks offsets, so this one does: recovery must not stumble
+        over it."""
         log = partition.log
         if not partition.is_compacted and log.log_end_offset > log.cleaned_offset:
             log.cleaned_offset = log.log_end_offset

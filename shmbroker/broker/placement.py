@@ -252,7 +252,7 @@ class Placement:
             self.replication.log_ends.tell(partition, LACKS)
 
     def _drop(self, partition: Partition) -> None:
-        """Its log goes: deleted, or moved to other brokers."""
+        """Drop a partition whose log goes: deleted, or moved to other brokers."""
         self.replication.on_deleted(partition)
         self.store.delete(partition)
         self._on_dropped(partition)

@@ -95,7 +95,7 @@ class DelayedRead(DelayedOperation):
         self.max_bytes = max_bytes
         self.isolation = isolation
         self.is_told_ahead = False
-        """Its client reads on, and is told what follows."""
+        """Whether its client reads on, and is told what follows."""
         self.began_ms = 0
         """The time at which it began to wait; 0: it does not wait."""
         self.cold_until_ms = 0
@@ -159,7 +159,7 @@ class DelayedRead(DelayedOperation):
         return True
 
     def on_expire(self) -> None:
-        """Its time is over: answer with what there is."""
+        """Answer with what there is, as its time is over."""
         results = self.results
         if results is None:
             results, total, _ = self.look()
@@ -256,7 +256,7 @@ class Reader:
                 self.purgatory.cancel(read)
 
     def on_cancel(self, peer: Peer, token: int) -> None:
-        """Its client is gone."""
+        """Drop a read whose client is gone."""
         read = self.waiting.pop((peer.slot, token), None)
         if read is not None and not read.is_done:
             self.purgatory.cancel(read)

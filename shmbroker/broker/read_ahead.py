@@ -80,7 +80,7 @@ class ReadAhead:
         try:
             rows, total = self._rows(read, log, segment, position, end)
         except (ColdBytes, StorageFault):
-            return  # whoever comes to it waits for the disk, or is told
+            return  # the read that comes to it waits for the disk, or is told
         finally:
             allow_waiting()
         if rows:

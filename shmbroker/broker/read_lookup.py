@@ -63,7 +63,8 @@ P_KNOWN: Final = P_HIGH_WATERMARK
 """What stands from here on is as the client knows it."""
 
 COLD_WAIT_MS = 1000
-"""Then the disk is waited for all the same: pages may be dropped as fast as they come in."""
+"""The time after which the disk is waited for all the same: pages may be dropped as fast as they
+come in."""
 
 ABORTED_MAX = 6000
 """Aborted transactions of one answer, 20 bytes each. A client reads on where the slices end."""

@@ -15,7 +15,7 @@ Rules of this file:
   that ends the transaction before.
 * An answer is about one epoch. Batches of another one may have come behind it, as of a producer
   that took over while a coordinator was slow to answer its predecessor: whatever that is told,
-  about them is asked anew.
+  there is another question about them.
 * What waits is bounded in bytes; beyond, batches are refused with an error that every producer
   retries.
 """
@@ -142,7 +142,7 @@ class Unverified:
     ) -> None:
         """Let a batch wait, and ask unless that is done; refuse it if too much waits.
 
-        `payload` is the ring's, or whoever's: it is copied.
+        `payload` belongs to the ring, or to another caller: it is copied.
         """
         if self._bytes + len(payload) > BYTES_MAX:
             why = "too many batches wait for a coordinator"

@@ -1,7 +1,7 @@
-"""Makes a follower's log fit its leader's: where it is cut, and where it begins anew.
+"""Makes a follower's log fit its leader's: where it is cut, and where it begins again.
 
     the leader's history parts from this one   (`cut`)            cut there
-    it ends before, or begins behind           (`fit`)            cut there, or begun anew
+    it ends before, or begins behind           (`fit`)            cut there, or begun again
     it has that in the remote store alone      (`begin_behind`)   begun where its own log begins
 
 Rules of this file:

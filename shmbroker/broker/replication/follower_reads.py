@@ -206,7 +206,8 @@ class FollowerReads:
             session.behind_since_ms = self.now_ms()
 
     def on_leadership(self, partition: Partition) -> None:
-        """Its leader, epoch or replicas have changed: followers read anew when they know too."""
+        """Note that a partition's leader, epoch or replicas have changed: followers read again when
+        they know too."""
         for row in list(partition.followed_rows):
             if row in self.held:
                 del self.held[row]

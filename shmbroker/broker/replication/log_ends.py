@@ -83,12 +83,12 @@ class LogEnds:
         self.waiting[partition] = state
 
     def forget(self, partition: Partition) -> None:
-        """Its log goes."""
+        """Forget a partition whose log goes."""
         self.waiting.pop(partition, None)
         self._lacking.discard(partition)
 
     def look_again(self) -> None:
-        """Now and then: try again, and tell again of what nobody leads."""
+        """Try again now and then, and tell again of what nobody leads."""
         self._rests = False
         for partition in list(self._lacking):
             if partition.leader_id >= 0 and partition.leads_from_epoch != NO_EPOCH:

@@ -11,7 +11,7 @@ Rules of this file:
 * Everything that a change of leader means for a replica is in `on_leadership`, in one place.
 * A replica that was found to lack something leads only when the controller has heard of it, and one
   that has what its leader lacks says so (`log_ends`).
-* Whoever takes over begins at the high watermark that the leader before had told, which lies in
+* The next leader begins at the high watermark that the leader before had told, which lies in
   shared memory: it never goes back for anybody.
 * Where acks wait for followers, the process looks at its rings for some turns of the scheduler
   before it sleeps: their READs come within some ten microseconds, and a wake-up takes that long.
@@ -49,7 +49,7 @@ class Replication:
     """The part of one I/O worker. Without siblings (`is_alone`) most of it is never called.
 
     links: by broker id the peer and the table of its files. siblings: their position tables.
-    on_high_watermark(partition): it has moved, and whoever is not of this package waits for that.
+    on_high_watermark(partition): it has moved, and others than this package wait for that.
     ask: sends an AlterPartition request to the controller, its answer goes to `in_sync.on_answer`.
     tell: sends a TellLogEnds request, likewise to `log_ends.on_answer`. on_decided: as `LogEnds`.
     The rest: as `ReplicaFetcher` and `FollowerReads` say.
@@ -111,7 +111,7 @@ class Replication:
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 
     def tell_moved(self) -> None:
-        """High watermarks that moved without an append: whoever has waited for that."""
+        """Tell those who wait of high watermarks that moved without an append."""
         for partition in list(self.moved):
             self.on_high_watermark(partition)
         self.moved.clear()
@@ -191,7 +191,7 @@ class Replication:
         self.on_high_watermark(partition)
 
     def on_deleted(self, partition: Partition) -> None:
-        """Its log goes."""
+        """Forget a partition whose log goes."""
         self.fetcher.unfollow(partition.key)
         self.log_ends.forget(partition)
         self.reads.on_deleted(partition)

@@ -66,7 +66,7 @@ class Remote:
         self.is_current = False
         """… and is it still, as far as this worker leads."""
         self.is_asked = False
-        """Its list is on the way."""
+        """Whether its list is on the way."""
         self.is_given_up = False
         """Nothing of it is copied or deleted any more."""
         self.copying: Segment | None = None

@@ -106,7 +106,7 @@ class Tiering:
         self.lookups.on_tier_lost()
 
     def on_tier_running(self) -> None:
-        """There is a tier process (again)."""
+        """Note that there is a tier process (again)."""
         for remote in self.table.remotes.values():
             self.lists.load(remote)
             self.table.wake(remote.partition.key)
@@ -158,7 +158,7 @@ class Tiering:
         `end_offset`. (What is in the store ends before the last stable offset.)
 
         (segment, position, length) as `PartitionLog.read` has it; an error code; None: they are
-        on the way, and whoever watches the partition is woken.
+        on the way, and reads that watch the partition are woken.
         """
         remote = self.table.get(partition)
         if remote is None:

@@ -89,7 +89,7 @@ class TimeLookups:
             find.finish(KAFKA_STORAGE_ERROR)
 
     def on_loaded(self, remote: Remote) -> None:
-        """Its list is here."""
+        """Go on with the lookups of a partition whose list is here."""
         for find in self._take_waiting(remote):
             self.begin(find)
 
