@@ -7,7 +7,7 @@ Rules of this file:
   if that one leaves the connection to the others, they are never told.)
 * A listener rests while too many come by it: they stay in its backlog. The control socket never
   rests.
-* Who comes too often, or is one too many, never becomes a `Connection`.
+* A client that comes too often, or is one too many, never becomes a `Connection`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A worker has a bound of bytes for them. A frame asks for room as its bytes come, a little more each
 time, whatever size it announces. Rules of this file:
 
-* A  Up to `usual`, three quarters of the bound, whoever asks gets it.
-* B  Beyond that the slowest senders are given up, if the asker is not one of them: whoever is well
+* A  Up to `usual`, three quarters of the bound, every sender gets what it asks for.
+* B  Beyond that the slowest senders are given up, if the asker is not one of them: those well
      slower than it and not fast, one by one from the slowest on, until there is room. Nobody pays
      whose frame has just begun, or who waits for the broker (a full ring, one that is down).
 * C  The last quarter is for finishing: a sender that is not slow, and of whose frame a good part is
@@ -159,7 +159,7 @@ class ArrivingMemory(Generic[S]):
     def payers(self, asker: S, size: int, now: float) -> list[S]:
         """Rule B: who is to be given up so that the asker has room; nobody if it is not enough.
 
-        Up to a sixteenth of the bound more than is needed, as whoever is next needs some, too.
+        Up to a sixteenth of the bound more than is needed, as the next one needs some, too.
         """
         if now < self._look_again_at:
             return []

@@ -36,7 +36,7 @@ class BrokersTold:
         controller: Callable[[], int],
     ) -> None:
         self.image = image
-        """Set anew whenever the gateway's is."""
+        """Set again whenever the gateway's is."""
         self.config = config
         self.io_peers = io_peers
         self._listeners: dict[str, list[Listener]] = {}
@@ -62,7 +62,7 @@ class BrokersTold:
     # ── who comes and goes ──────────────────────────────────────────────────────────────────────
 
     def on_lost(self, number: int, now: float) -> None:
-        """Its process has died."""
+        """Note that a broker's process has died."""
         self.gone[number] = now + GONE_TOLD_S
 
     def look_at_fences(self, now: float) -> frozenset[int]:

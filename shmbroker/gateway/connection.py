@@ -181,7 +181,7 @@ class Connection(Sender):
         self.is_by_token = False
         """Whether a delegation token showed it."""
         self.packed_identity = b""
-        """`identity` as requests to other processes take it along, once one has; whoever changes
+        """`identity` as requests to other processes take it along, once one has; a change of
         that empties this."""
         self.stranger: Stranger | None = None
         """What takes its frames while it has to show who it is."""
@@ -199,7 +199,7 @@ class Connection(Sender):
         self.session: FetchSession | None = None
         """The fetch session that it used last."""
         self.submit = submit
-        """What it may ask for now, by API key: whoever accepts the connection says that, and who
+        """What it may ask for now, by API key, as said by what accepts the connection, and by what
         authenticates it."""
 
     @property

@@ -2,7 +2,7 @@
 `max.connections.per.ip` with its overrides; how fast, by `max.connection.creation.rate`.
 
 Connections are counted over all network workers. The control socket, which only this host's own
-user reaches, is left out of every limit: whoever looks after the broker gets in.
+user reaches, is left out of every limit: the operator gets in.
 
 Who is one too many is closed at once; who comes too fast waits in the backlog, as in Kafka
 (KIP-402, KIP-612).

@@ -5,8 +5,8 @@
 * Until it is admitted, a connection may ask only for what its door's `submit` serves; afterwards
   for what everybody may, or what the guard lets through.
 * A listener without a door admits everybody as User:ANONYMOUS, at once.
-* Who has to show first who he is, is a `Stranger`: it takes the frames of its connection itself,
-  one after the other, until it is admitted.
+* A client that has to show first who it is, is a `Stranger`: it takes the frames of its connection
+  itself, one after the other, until it is admitted.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ class EventLoop:
         return True
 
     def on_broken(self, connection: Connection, fault: OSError) -> None:
-        """Its bytes can't be read: it has gone, or its TLS is at fault."""
+        """Close a connection whose bytes can't be read: it has gone, or its TLS is at fault."""
         self.close(connection, str(fault), is_fault=isinstance(fault, ProtocolFault))
 
     def on_end(self, connection: Connection) -> None:
@@ -362,7 +362,7 @@ class EventLoop:
         self.flush(connection)
 
     def feed_starved(self) -> None:
-        """There may be memory now for those who wait for it."""
+        """Read on for those who wait for memory, as there may be some now."""
         if not self.is_stopping:
             self.buffers.feed()
 
@@ -456,7 +456,7 @@ class EventLoop:
 
     def let_go(self, connection: Connection) -> None:
         """Serve it no more, though it goes on elsewhere. Only where nothing of it is in flight or
-        unsent; what was read of it and not taken has whoever takes it over."""
+        unsent; what takes it over has what was read of it and not taken."""
         del self.connections[connection.fd]
         self.poller.unregister(connection.fd)
         self.buffers.forget(connection)

@@ -15,9 +15,9 @@ of the follower.
     D  any that names all its partitions         here: walked if large (`fetch_rows`), else decoded
 
 Rules of this file:
-* Followers are siblings and read over the rings: whoever claims to be a replica is none (6).
-* What a READ has found is noted here, whoever sent it; the answer's bytes are put together in
-  `fetch_answer`.
+* Followers are siblings and read over the rings: a client that claims to be a replica is none (6).
+* What a READ has found is noted here, wherever it was sent from; the answer's bytes are put
+  together in `fetch_answer`.
 """
 
 from __future__ import annotations

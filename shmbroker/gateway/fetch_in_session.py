@@ -9,11 +9,11 @@
 Rules of this file:
 * Sessions live in this worker (`fetch_session`, which is pure). A client stays on its connection,
   so it stays on its worker; one that comes back elsewhere is told FETCH_SESSION_ID_NOT_FOUND, and
-  begins anew.
+  begins another session.
 * A client that waits in a session sends the same bytes each time, but for correlation id and
   epoch. The session keeps what they mean, and they are not decoded again.
 * What a client is told is noted in its session when the answer is made, and not before.
-* Of a large session the broker keeps the partitions, too: a READ then names those that have
+* The broker keeps the partitions of a large session, too: a READ then names those that have
   changed, as long as that broker is told of all else.
 """
 

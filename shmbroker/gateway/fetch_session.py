@@ -17,12 +17,12 @@ Rules of this file
   a function.
 * Bounded in sessions and, all sessions together, in partitions. A partition takes 280 bytes, with
   its entry among those of the next READ.
-* Who has to go is decided as in Kafka: whoever was not heard of for EVICTION_MS; else the smallest
-  session that is older than that, for a larger one. There is no harm in having no session: the
-  client goes on with full requests.
+* The session that has to go is found as in Kafka: one not heard of for EVICTION_MS; else the
+  smallest session that is older than that, for a larger one. There is no harm in having no session:
+  the client goes on with full requests.
 * The order of partitions is that of reading: one that gave records goes to the end, so that those
   behind it have their turn when answers are full.
-* Of a session of KEPT_MIN partitions and more the broker keeps the entries, too
+* The broker keeps the entries, too, of a session of KEPT_MIN partitions and more
   (`broker.read_sessions`): a READ then brings those that have changed. Whatever else has happened
   to them since the broker was last told, or to an answer, has the next READ bring all.
 
@@ -104,7 +104,7 @@ class FetchSession:
         self.epoch = 1
         """What the next request must have."""
         self.partitions: dict[Key, bytes] = {}
-        """Their entries, in the order of reading."""
+        """The entries of its partitions, in the order of reading."""
         self.errors: dict[Key, int] = {}
         """Partitions that can't be read, and why."""
         self.unresolved: list[Key] = []

@@ -5,7 +5,7 @@ Rules of this file:
   a worker together are bounded; `arriving.py` says who waits for room, and who is given up for it.
 * With the spare buffers, what is held is no more than the usual memory; while memory is short,
   there are none.
-* Who waits for room is held: it is not read from.
+* A connection that waits for room is held: it is not read from.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class FrameBuffers:
         return allowed > 0
 
     def feed(self) -> None:
-        """There may be memory now for those who wait for it."""
+        """Read on for those who wait for memory, as there may be some now."""
         memory = self.memory
         now = self._now()
         if not memory.has_released and now < self._next_feed:

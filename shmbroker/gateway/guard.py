@@ -9,7 +9,7 @@ Rules of this file:
   guard, and nothing is asked.
 * Produce and Fetch ask it row by row where they are decoded; what they recognise by its bytes was
   allowed under the same ACLs (`recogniser.TopicMeaning`).
-* Who comes by the control socket may open the files as well: it is not asked.
+* A client of the control socket may open the files as well: no right of it is asked for.
 """
 
 from __future__ import annotations

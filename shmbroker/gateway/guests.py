@@ -121,7 +121,7 @@ class Guests:
         """Do nothing: it is the broker of this process."""
 
     def on_broker_fenced(self, broker_id: int) -> None:
-        """Their lenders end them."""
+        """Do nothing: their lenders end the guests."""
 
     # ── in ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -149,7 +149,7 @@ class Guests:
             self._loop.take_over(connection, b"")
 
     def _marking(self, connection: Connection) -> Callable[..., int]:
-        """Its `recv_into`, which sets its mark before."""
+        """The `recv_into` of a connection, which sets its mark before."""
         recv_into = connection.socket.recv_into
 
         def receive(*args: Any) -> int:

@@ -4,8 +4,8 @@
   `sasl.oauthbearer.jwks.endpoint.refresh.ms`; a file is looked at more often, and read when it has
   changed. A token with an unknown key has them read sooner, but not more often than once in
   `SOON_S`, as clients could ask for that without end.
-* Who begins waits for the first try, but not longer than `FIRST_S`: a client that comes to a worker
-  right after its start finds the keys there, and a URL that hangs stops no worker.
+* A process that begins waits for the first try, but not longer than `FIRST_S`: a client that comes
+  to a worker right after its start finds the keys there, and a URL that hangs stops no worker.
 * What can't be read leaves the keys that were there, and is tried again after longer and longer
   rests.
 * While no keys were read yet no token holds.

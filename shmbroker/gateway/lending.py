@@ -110,7 +110,7 @@ class Lent(NamedTuple):
     client: str
     host: str
     session: tuple[Any, ...] | None
-    """Its fetch session."""
+    """The fetch session of the connection."""
 
 
 class Away(NamedTuple):
@@ -340,7 +340,7 @@ class Lender:
         self._quiet.pop(connection, None)
 
     def on_broker_lost(self, broker_id: int) -> None:
-        """Its guests come home where nothing of them was lost with it."""
+        """Take home the guests of a dead I/O worker, where nothing of them was lost with it."""
         if broker_id not in self._passages:
             return
         self.take_in(broker_id)

@@ -2,7 +2,7 @@
 
 What it has sent is looked at before it is read: frames that lie whole in the kernel are taken, the
 rest stays there until there is room for it (`frame_buffers.leave`). So a small request needs no
-memory, whoever holds it.
+memory, and it does not matter who holds that.
 """
 
 from __future__ import annotations

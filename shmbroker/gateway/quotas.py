@@ -17,7 +17,7 @@ Rules of this file:
 * A Fetch that is over a bound is answered without records, and its bytes are not counted.
 * Quotas hold for each broker, as in Kafka: what is counted together is known by the broker as well.
   All workers see what each has counted (`shm.quota_counts`).
-* Who comes by the control socket is held to nothing.
+* A client of the control socket is held to nothing.
 * An address that connects too often is not told so: its connection is closed, a little later.
 * Partitions that are made and deleted are counted by the controller (`controller.mutation_quotas`);
   its answer says for how long its client is muted.
@@ -79,7 +79,7 @@ _OF_CLIENTS = frozenset(
 _COUNTED_BY_CONTROLLER = frozenset(
     (api_keys.CREATE_TOPICS, api_keys.DELETE_TOPICS, api_keys.CREATE_PARTITIONS)
 )
-"""Their answers begin with the throttle time."""
+"""The APIs whose answers begin with the throttle time."""
 _EXEMPT = frozenset((api_keys.WRITE_TXN_MARKERS,))
 """What coordinators ask each other counts for no client's time, as in Kafka."""
 _CLIENT_ID_AT = 8
@@ -221,9 +221,9 @@ class Quotas:
         self._tally = tally
         self._image = image
         self.is_active = False
-        """There are quotas of users or client ids."""
+        """Whether there are quotas of users or client ids."""
         self.has_rates = False
-        """There are quotas of addresses."""
+        """Whether there are quotas of addresses."""
         self._late: dict[socket.socket, None] = {}
         """Connections that are closed a little later, the oldest first."""
         self._known: dict[tuple[int, str, bytes], ClientLimits | None] = {}

@@ -78,7 +78,7 @@ class Results:
                 continue
             if stamp := reader.stamped():
                 gateway.shown.on_stamp(stamp)
-            # After the poll: whoever sent these has seen at most what is committed by now.
+            # After the poll: the sender of these has seen at most what is committed by now.
             if words[METADATA_END_OFFSET_WORD] != gateway.image.offset:
                 gateway.follow_metadata()
                 if gateway.is_midway and peer.slot not in gateway.files:
@@ -220,14 +220,15 @@ class Results:
     # ── failures ────────────────────────────────────────────────────────────────────────────────
 
     def on_peer_lost(self, peer: Peer) -> None:
-        """Its process is dead: nothing of it comes any more."""
+        """Note that a peer's process is dead: nothing of it comes any more."""
         self._partial.drop_peer(peer)
         if peer.slot in self.gateway.files:
             self._on_broker_lost(peer)
         self.fail_pending(peer)
 
     def _on_broker_lost(self, peer: Peer) -> None:
-        """Its descriptors are of no use any more, nor the reads that wait for one."""
+        """Drop the descriptors of a dead broker, which are of no use any more, and the reads that
+        wait for one."""
         self.gateway.files[peer.slot].clear()
         for request, owner, _, _ in self.unread:
             if owner is peer:

@@ -9,7 +9,7 @@ that end.
 Rules of this file:
 * Nothing else is decoded before a client has shown who it is. Its frames are small, and each waits
   for the answer to the one before.
-* Who was refused is told so late (connection.failed.authentication.delay.ms), so that guessing
+* A refused client is told so late (connection.failed.authentication.delay.ms), so that guessing
   takes its time; meanwhile the worker does other things.
 * A session that lasts as long as its connection costs nothing afterwards. One that ends has a
   `submit` of its own, which looks at the time: when it is over, all but SaslHandshake ends the

@@ -1,6 +1,6 @@
 """Answers that wait for clients which read slowly: how much memory they take, and who pays.
 
-All of a worker together are bounded. Where it is too much, whoever has taken nothing for the
+All of a worker together are bounded. Where it is too much, the client that took nothing for the
 longest time is given up; a lone slow reader never is.
 """
 

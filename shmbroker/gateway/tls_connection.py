@@ -16,8 +16,8 @@ decided here. Rules of this file:
   peek: up to PEEKED_BYTES of a connection are kept here meanwhile.
 * `out` is not empty while sealed bytes wait for the socket: it holds DONE at the end.
 * File slices are read into memory piece by piece, only as far as they are in the page cache.
-* Who leaves without a word (no close_notify) has left: frames have lengths, nothing is cut short
-  unnoticed.
+* A client that leaves without a word (no close_notify) has left: frames have lengths, nothing is
+  cut short unnoticed.
 
 Source: RFC 8446, RFC 5246.
 """
@@ -98,7 +98,7 @@ class TlsConnection(Connection):
         self._kept = bytearray()
         """Decrypted bytes that were looked at and not taken."""
         self._is_greeted = False
-        """Its first byte is here."""
+        """Whether the client's first byte is here."""
         self._has_ended = False
         """Whether the client said that it sends no more."""
         self.is_unread = False
