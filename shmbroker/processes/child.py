@@ -9,7 +9,7 @@ Rules of this file:
 * Signal handlers only leave a note.
 * Exit statuses: 0 asked to stop; 3 boot fault (`boots` says what becomes of it); 75 a successor
   that finds the disk full (retried for as long as that lasts); anything else is a crash.
-* Whoever can't boot leaves its reason in shared memory, and the supervisor says it.
+* A child that can't boot leaves its reason in shared memory, and the supervisor says it.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Death(NamedTuple):
     running: Running
     pid: int
     code: int
-    """Its exit status; below 0 the signal that ended it."""
+    """The exit status; below 0 the signal that ended it."""
     has_served: bool
 
     @property
@@ -215,11 +215,11 @@ class Children:
         return "".join(f"; without {each.slot.title}: {each.why}" for each in self.unable())
 
     def signed(self, running: Running) -> float:
-        """Its last sign of life; its fork is the first."""
+        """The time of a child's last sign of life; its fork is the first."""
         return max(running.started, self._word(running.slot, LIVENESS_NS) / 1e9)
 
     def work_of(self, slot: Slot) -> int:
-        """Its word of `signs`."""
+        """The word of `signs` that a slot has."""
         return self._word(slot, WORK)
 
     def _word(self, slot: Slot, word: int) -> int:

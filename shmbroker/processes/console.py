@@ -57,7 +57,7 @@ class ConsoleProcess(SleepingChild):
         """Serve until asked to stop."""
         self._follow()
         self.observer.groups.start()
-        # Whoever is answered may count on it: what dies from here on is an event.
+        # Browsers that are answered may count on it: what dies from here on is an event.
         self._maybe_look(clock.monotonic())
         self.server.start()
         self.say_running()

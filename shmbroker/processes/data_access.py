@@ -78,7 +78,7 @@ def settle(access: str, data_directory: str, log_directories: Iterable[str]) -> 
 
 
 def _close_to_others(log_directories: Iterable[str]) -> None:
-    """Close this user's directories: whoever lets others in has made them for others."""
+    """Close this user's directories: a user who lets others in has made them for others."""
     for directory in log_directories:
         found = os.stat(directory)
         if found.st_mode & _OTHERS and found.st_uid == os.geteuid():

@@ -5,8 +5,8 @@
 Rules of this file:
 * Nothing is written before everything is judged: a start that is refused leaves the disk as it was.
 * A node is a log directory with a broker, beside which a controller may lie. The id in its
-  meta.properties is the node's, whoever wrote it. A directory without one gets the id of its place:
-  first id + place, where the first id is the setting, or what the other directories follow.
+  meta.properties is the node's, whoever wrote it. A directory without one gets the id of its
+  place: first id + place, where the first id is the setting, or what the other directories follow.
 * The cluster id is that of any node that has one. Two different ones are an error.
 * A directory that can't be read is left alone, and its processes will say that they can't boot, if
   the others can do without: then a majority of the controllers' directories is there, and at least

@@ -33,7 +33,7 @@ LOCK_WAIT_S = 5.0
 """How long the lock may outlive a dead supervisor: its children end some milliseconds later."""
 LOCK_FD_MIN = 512
 """A dying process closes its descriptors in their order. Behind the sockets and the locks of the
-log directories, so that whoever gets this lock finds those free."""
+log directories, so that the next to get this lock finds those free."""
 CONTROL_BACKLOG = 64
 
 

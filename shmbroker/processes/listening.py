@@ -125,7 +125,7 @@ def _open(
 
 
 def _tls_of(config: BrokerConfig, one: ListenerConfig) -> TlsContext:
-    """Its keys and certificates."""
+    """The keys and certificates of a listener."""
     from shmbroker.gateway import tls_context  # a broker without TLS does without OpenSSL
 
     return tls_context.load(config, one)

@@ -1,8 +1,8 @@
 """Every socket that a family listens on: of its brokers, for tools, for metrics and the console.
 
 Rules of this file:
-* The supervisor opens all of them before the first fork and never closes one: whoever comes while a
-  process is replaced waits, and is answered by the next one.
+* The supervisor opens all of them before the first fork and never closes one: a client that comes
+  while a process is replaced waits, and is answered by the next one.
 * A child keeps what its role takes connections from, and closes the others (`keep_for`).
 """
 

@@ -23,7 +23,7 @@ class Handler(logging.StreamHandler[TextIO]):
 
 
 def open_closed() -> None:
-    """Give 0, 1 and 2 something to be, where whoever started us closed them."""
+    """Give 0, 1 and 2 something to be, where the process that started us closed them."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)

@@ -1,4 +1,4 @@
-"""Readiness: what whoever started the family hears of it: a service manager, and who reads stdout.
+"""Readiness: what a service manager hears of the family, and a person who reads its stdout.
 
    starting; without io-worker-2: …      STATUS before it serves, if one can't boot
    ready on 127.0.0.1:9092 (broker 0)    READY=1 and a line on stdout, once; STATUS from then on

@@ -6,9 +6,9 @@ that core's caches.
 Rules of this file:
 * A process goes by itself: it shares the core while it sleeps most of the time, and leaves it as
   soon as it has been up for BUSY_S without a sleep, so that work for two cores gets two.
-* Who computes on that core without being one of the family makes the others wait: whoever waits
+* A process outside the family that computes on that core makes the others wait: one that waits
   longer than the family explains leaves, too.
-* Whoever leaves soon after it came stays away for longer and longer.
+* One that leaves soon after it came stays away for longer and longer.
 * A process whose cores somebody else has set (`taskset -p`) is left alone from then on.
 * A network worker that leaves goes to another core at once, the I/O worker stays: both look for
   work then, and the scheduler does not part two that are up all the time.

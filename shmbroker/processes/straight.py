@@ -13,7 +13,7 @@ Rules of this file:
   `ProduceApi.on_appended` would do the same, and only for this: frames that repeat the bytes of one
   before them, of a connection of which nothing else is under way, for a partition for which nobody
   waits. All else goes the usual way, with the bytes that were read.
-* Who has got offsets by their known bytes is read as one that asks for them again.
+* A client that got offsets by their known bytes is read as one that asks for them again.
 * Nothing goes this way on an older image than that of the family.
 * The log is here: the gateway and the broker of this process have one thread.
 * The guest's mark is set before it is read (`gateway.lending`).

@@ -5,8 +5,8 @@
 
 Rules of this file:
 * A successor starts with rings that everyone has reset: that is what is acknowledged.
-* Who has not acknowledged within ACKNOWLEDGE_S hangs and is killed; later if it gives signs of
-  life: it works. Its own death then goes the same way.
+* A child that has not acknowledged within ACKNOWLEDGE_S hangs and is killed; later if it gives
+  signs of life: it works. Its own death then goes the same way.
 * A fork that the kernel refuses is tried again.
 """
 

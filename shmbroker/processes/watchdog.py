@@ -7,8 +7,8 @@
 
 Pure, but for `standing_of`, which is handed in: what the signs are, and when, are arguments.
 
-* Silence counts from when whoever looks has been awake without a break: after a standstill of the
-  machine, or of the whole family, nobody is to blame (`attention`).
+* Silence counts from when the one that looks has been awake without a break: after a standstill of
+  the machine, or of the whole family, nobody is to blame (`attention`).
 * Not killed: who said that it waits for a disk (`signs.waiting_for_disk`), unless it is stopped, as
   its successor would wait as well; and who is held by a debugger.
 * A child that goes on before it is killed is told of, too.
@@ -44,9 +44,9 @@ class Watched(NamedTuple):
     title: str
     pid: int
     signed: float
-    """Its last sign of life, or its fork if that is later; monotonic seconds."""
+    """The last sign of life, or the fork if that is later; monotonic seconds."""
     work: int
-    """Its word of `signs`."""
+    """The child's word of `signs`."""
 
 
 class ProcessState(NamedTuple):
@@ -69,7 +69,7 @@ class Silence(NamedTuple):
 class Watchdog:
     """`look` once a second; 0 switches a half of it off.
 
-    awake_since: when whoever looks began to do so without a break.
+    awake_since: when the one that looks began to do so without a break.
     """
 
     def __init__(
