@@ -1,4 +1,4 @@
-"""What is committed of the metadata log, for whoever reads the counters: whose files to follow.
+"""What is committed of the metadata log, for those who read the counters: whose files to follow.
 
 Rules of this file:
 * The committed offset is loaded before the word that says who leads: who stores them stores them

@@ -1,6 +1,6 @@
 """The core that a process runs on, while it looks for what comes next instead of sleeping.
 
-Each look gives the core to whoever else wants it: to another process of the family, for some ten
+Each look gives the core to another that wants it: to a process of the family, for some ten
 microseconds, which is what the looking is for. But where somebody computes, it is gone for a time
 slice of some milliseconds, and since Linux 6.18 the scheduler counts what was left of the own one
 as used: a process that looks a hundred times may then wait a hundred times as long as one that has

@@ -103,7 +103,7 @@ class Call:
         self.is_by_use = False
         """The client did not ask for it: a network worker does, as it uses what is not there."""
         self.hold: Hold | None = None
-        """May take an answer and reply with it later; asked once."""
+        """What may take an answer and reply with it later; asked once."""
         self.hold_names: list[str] | None = None
         """What `hold` is asked about: groups or transactions; None: about all."""
         self.learn: Learn | None = None

@@ -37,7 +37,8 @@ OPEN_FILES_SHARE = 8
 
 
 COLD_RETRIES_MAX = 200
-"""Then the bytes are read all the same: a page may be dropped as fast as it comes in."""
+"""The number of tries after which the bytes are read all the same: a page may be dropped as fast as
+it comes in."""
 
 READ_AHEAD_BYTES = 1 << 20
 """What the kernel is asked for where the next bytes are on the disk."""
