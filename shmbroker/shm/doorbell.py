@@ -19,7 +19,7 @@ whether it has rung for *this* sleep and leaves out the system call for what it 
 the sleeper has got up; the sleeper looks at its rings after every sleep anyway. A successor goes on
 counting where the dead process stopped, so that no sleep of it looks like one already rung for.
 
-What the eventfd does. Each write adds to its counter and wakes whoever waits. Registered
+What the eventfd does. Each write adds to its counter and wakes the one that waits. Registered
 edge-triggered, every write is one event, however large the counter already is: so nobody ever
 reads it, which saves a call for each wake-up (the counter is full after 2**64 - 2 writes). A write
 that comes late, when the sleeper is already up, makes its next sleep end at once: harmless.

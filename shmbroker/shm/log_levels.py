@@ -14,7 +14,7 @@ Logger
 +0x00      8  configured  supervisor         0: none; else 1 + index in `logs.LEVELS`
 +0x08      8  changed     active controller  the same
 
-Whoever stored rings the supervisor, which tells everybody as it tells of a death
+The process that stored rings the supervisor, which tells everybody as it tells of a death
 (`shm.counters`): each process then calls `apply`. A change lasts as long as the family.
 """
 

@@ -15,7 +15,7 @@ Entry
 +0x18      8  is_used        1 from the time that the key is whole; 0 is free
 +0x20      8  selected       word within the entry where the valid copy begins: 8 or 12;
                              0 is nothing stored yet
-+0x28      8  high_watermark of a partition with several replicas, for whoever leads it next
++0x28      8  high_watermark of a partition with several replicas, for its next leader
 +0x30      8  read_bytes     bytes of batches that clients were answered with, to be shown
 +0x40     32  copy           segment base offset, position, end offset, spare
 +0x60     32  other copy     the same

@@ -14,14 +14,14 @@ Window
 +0x08     8  last_ms   owner     when something was added last
 +0x10     8  amount    owner     bytes, nanoseconds or pieces
 
-A window takes what comes within its length from its start on; then the oldest one begins anew. One
+A window takes what comes within its length from its start on; then the oldest one begins again. One
 counts as long as anything was added to it in the time that is measured (KIP-13, Kafka's
 SampledStat): so with one worker the rates are Kafka's to the millisecond, and with several they
 differ only as far as their windows begin at other times. Times are of the monotonic clock, which
 all processes share.
 
 A key has its entry in one of PROBES places, chosen by its hash. Where all are taken, the one that
-was idle for the longest time begins anew: its client has used nothing then. A table outlives its
+was idle for the longest time begins again: its client has used nothing then. A table outlives its
 process, so that who kills a network worker gains nothing.
 """
 

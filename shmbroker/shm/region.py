@@ -6,7 +6,7 @@ Rules
   process that was killed between creating and unlinking; `sweep` removes it.
 * Every page is allocated when the region is made. /dev/shm is a tmpfs, and a page of it that is
   only touched later, when the memory has run out, is a SIGBUS that Python cannot catch.
-* Whoever has no common ancestor (a tool) is passed `fd` over a Unix socket and maps it with
+* A process without a common ancestor (a tool) is passed `fd` over a Unix socket and maps it with
   `attach`.
 """
 

@@ -179,7 +179,7 @@ class RingReader:
 
 def have_entries(rings: Iterable[RingReader]) -> bool:
     """Look at each ring once, up to the first that has something."""
-    # A loop: whoever waits asks this a hundred times, and a generator costs twice as much.
+    # A loop: a process that waits asks this a hundred times, and a generator costs twice as much.
     for ring in rings:  # noqa: SIM110
         if ring.poll():
             return True
@@ -187,7 +187,7 @@ def have_entries(rings: Iterable[RingReader]) -> bool:
 
 
 def _empty(words: memoryview) -> None:
-    # Killed in between, with the peer dead already, it leaves a ring with no living end: whoever
-    # starts the two successors empties it before.
+    # Killed in between, with the peer dead already, it leaves a ring with no living end: the
+    # supervisor empties it before it starts the two successors.
     words[HEAD_WORD] = words[TAIL_WORD] = 0
     words[INCARNATION_WORD] += 1

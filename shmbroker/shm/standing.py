@@ -1,8 +1,8 @@
 """The standing answers: what a network worker may say again without asking the I/O worker.
 
 A heartbeat in a quiet group has one answer, and 10,000 members ask for it every three seconds. With
-such an answer the I/O worker *grants* an entry: whoever got it may give the same answer to the same
-bytes, as long as the entry holds the value of the grant, and leaves the time at which it did.
+such an answer the I/O worker *grants* an entry: the one that got it may give the same answer to the
+same bytes, as long as the entry holds the value of the grant, and leaves the time at which it did.
 The I/O worker withdraws the grant before it tells anybody of whatever has changed.
 
 One table for each I/O worker.
@@ -14,9 +14,9 @@ Entry
 +0x00     8  value    I/O worker        of the present grant; no value is given twice, 0 is none
 +0x08     8  used_ns  network workers   monotonic clock at the last answer given from it
 
-Two words of one line, as whoever looks at one stores the other. `used_ns` is the one word that has
-more than one storing process: each stores the time, so whichever is last is right. A grant is used
-in the moment of its withdrawal at most: the answer is one that was given just before.
+Two words of one line, as a process that looks at one stores the other. `used_ns` is the one word
+that has more than one storing process: each stores the time, so whichever is last is right. A grant
+is used in the moment of its withdrawal at most: the answer is one that was given just before.
 Values begin with the incarnation of the worker, so a grant of its predecessor counts for nothing;
 until the successor has cleared the table, members are told what was true when it died.
 """
