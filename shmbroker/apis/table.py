@@ -4,7 +4,8 @@ Rules of this file:
 * The rows stand in api-key order. Each module carries the same head: API_KEY, NAME, VERSION_MIN,
   VERSION_MAX, VERSION_MIN_ADVERTISED, and `answer`, or for the hot ones a class.
 * What is not in here is not advertised, and a client that asks for it is disconnected, as Kafka
-  does with an API it does not know. A module with IS_CACHED = False answers the same bytes anew.
+  does with an API it does not know. A module with IS_CACHED = False answers the same bytes afresh
+  each time.
 """
 
 from typing import Any, NamedTuple
@@ -119,7 +120,7 @@ IN_NETWORK_WORKER: tuple[GatewayApi, ...] = (
 )
 
 UNADVERTISED: tuple[GatewayApi, ...] = (get_telemetry_subscriptions, push_telemetry)
-"""Answered in the network worker to whoever asks all the same, as Kafka does."""
+"""Answered in the network worker to clients that ask all the same, as Kafka does."""
 
 IN_IO_WORKER: tuple[BrokerApi, ...] = (
     list_offsets,
@@ -186,7 +187,7 @@ TRANSACTION_KEYS = frozenset(
 """APIs that a transaction coordinator answers from the log of its partition."""
 
 ON_CONTROL_SOCKET: tuple[BrokerApi, ...] = (list_segments,)
-"""Served by I/O workers too, but only to whoever may open the control socket."""
+"""Served by I/O workers too, but only to those who may open the control socket."""
 
 FOR_READERS = frozenset((list_segments.API_KEY, api_versions.API_KEY))
 """What another user than the broker's may ask there: what it takes to read the files."""

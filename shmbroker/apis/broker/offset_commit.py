@@ -25,7 +25,7 @@ TOPIC_IDS_FROM = 10
 
 def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
     """An error code for each partition; the coordinator sees those that exist, some in each step:
-    what it judges is the member, each time anew."""
+    what it judges is the member, in each step again."""
     by_id = call.api_version >= TOPIC_IDS_FROM
     image = broker.image
     topics, offsets, answers = OffsetRows(), [], []

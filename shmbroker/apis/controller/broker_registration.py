@@ -32,7 +32,7 @@ VERSION_MIN_ADVERTISED = 4
 
 
 def answer(controller: ControllerContext, call: Call, body: dict[str, Any]) -> Answer:
-    """Its broker epoch: clients may be sent there as soon as it serves."""
+    """Register a broker and give it its epoch: clients may be sent there as soon as it serves."""
     broker_id = body["broker_id"]
     listener = body["listeners"][0]
     decisions, now_ms = controller.decisions, controller.now_ms()

@@ -23,8 +23,8 @@ VERSION_MIN_ADVERTISED = 0
 
 
 def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> dict[str, Any]:
-    """Refuse it: it comes too late, or on a listener that authenticates nobody. Kafka's text is the
-    same."""
+    """Refuse it: it comes too late, or on a listener that authenticates nobody. Kafka says the
+    same to both."""
     return {
         "error_code": ILLEGAL_SASL_STATE,
         "error_message": "SaslAuthenticate request received after successful authentication",

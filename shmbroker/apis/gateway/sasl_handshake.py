@@ -23,5 +23,6 @@ VERSION_MIN_ADVERTISED = 0
 
 
 def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> dict[str, Any]:
-    """Its listener authenticates nobody, or it has done so, and may not again yet."""
+    """Refuse it: the listener authenticates nobody, or the client has shown who it is, and may
+    not again yet."""
     return {"error_code": ILLEGAL_SASL_STATE, "mechanisms": []}
