@@ -1,6 +1,6 @@
 """What of a log has to be made durable, and closing it with that.
 
-   flush_targets  ──► Flush ──► begin: fdatasync, by whoever has the time ──► end
+   flush_targets  ──► Flush ──► begin: fdatasync, in any thread ──► end
    begin_close    files cut to their content, a snapshot, then as above   ──► end_close
 
 A power cut may take any part of what was not flushed. `recovery_point` says what was.

@@ -9,7 +9,7 @@ Rules
    outside the CRC, so its neighbours judge them: where the batch before and the one behind agree on
    what they must be, they are set right; where nothing proves an offset, the batch is no longer
    served.
- * Behind damage the next batch is where the damaged one's length says, or else anywhere that a
+ * The next batch behind damage is where the damaged one's length says, or else anywhere that a
    whole one begins whose offsets can follow.
  * A torn write is no damage: power cuts lose any part of what was not flushed, and if what lies
    behind were served all the same, a producer's batches would show with earlier ones missing. So
@@ -18,8 +18,8 @@ Rules
    one moment; so a torn sector ends with zeros, or the batch lacks its head, which is stored last.
  * Only a log that no other replica has gets holes. Others are cut, and copied again.
 
-The file is written anew beside itself and renamed into its place: whoever dies meanwhile, the next
-start finds the damage or the mended file.
+The file is written again beside itself and renamed into its place: if the process dies meanwhile,
+the next start finds the damage or the mended file.
 """
 
 import mmap

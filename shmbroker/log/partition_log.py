@@ -14,7 +14,7 @@ Rules
  * Everything besides the .log files is derived, and rebuilt where it is missing or wrong.
  * The high watermark lives with the replica, not here: readers pass the end that they may see, and
    `truncation` trusts its caller to stay above it. What of the transactions is undecided
-   (`producers`) and which were aborted (`aborted`) follows from the batches; whoever appends tells
+   (`producers`) and which were aborted (`aborted`) follows from the batches; who appends tells
    it of each one (`producers.begin`, `markers`).
  * What lies between log_start_offset and local_start_offset is in a second store (`tier`); here
    only the leader epochs of it are known. Without tiering the two are the same.
@@ -147,7 +147,7 @@ class PartitionLog:
         self.boundaries: dict[int, tuple[Segment, int]] = {}
         """offset -> (segment, position) of batch boundaries where a reader stopped lately."""
         self._closed_bytes = -1
-        """Valid bytes of all segments but the active one; negative: to be added up anew."""
+        """Valid bytes of all segments but the active one; negative: to be added up again."""
         self._latest_epoch = -1
         # The active segment takes appends as they are up to these; beyond, `_prepare` looks.
         self._limit = 0
@@ -354,7 +354,7 @@ class PartitionLog:
         self.activate()
 
     def activate(self) -> None:
-        """Take the last segment as active and reckon its limits anew."""
+        """Take the last segment as active and reckon its limits again."""
         segment = self.active = self.segments[-1]
         self._closed_bytes = -1
         last = segment.offset_index.last()

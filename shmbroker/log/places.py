@@ -1,6 +1,6 @@
 """Where offsets are: the segment, and the position of the batch in it.
 
-A log keeps the batch boundaries where a reader stopped lately (`PartitionLog.boundaries`): whoever
+A log keeps the batch boundaries where a reader stopped lately (`PartitionLog.boundaries`): one that
 reads on needs no index. They hold as long as the log's segments do.
 """
 

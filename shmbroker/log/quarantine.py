@@ -1,5 +1,5 @@
 """What a start or a repair takes out of a log, as it can't be served: kept beside the node's
-directory, for whoever wants to look.
+directory, for people who want to look.
 
    <data directory>/node-1/flights-0/…
    <data directory>/quarantine/node-1/flights-0/<20 digits>.log

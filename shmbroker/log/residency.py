@@ -6,7 +6,7 @@ cache asks the kernel to read them in (POSIX_FADV_WILLNEED, which doesn't wait) 
 ColdBytes: come again soon. Everything else, recovery, compaction, retention, waits.
 
 The switch is one for the process: log files are read in one thread, and the readers are many calls
-below whoever knows that a client is waiting.
+below the one that knows that a client is waiting.
 """
 
 import errno

@@ -3,7 +3,7 @@
    N.log gone, mapped ──► N.log.tmp, of what the map holds, durable ──► N.log, mapped in its place
 
 Rules
- * Whoever dies meanwhile, the next start finds the file whole, or none.
+ * If the process dies meanwhile, the next start finds the file whole, or none.
  * It is another file: those who have the old one open see nothing of what is appended from now on.
    So it gets another file id.
 """

@@ -10,7 +10,7 @@ Rules of this file:
   of the file.
 * Only the owner cuts a file, and only the unused tail or above the high watermark. A reader in
   another process then gets a short read.
-* The .log is the truth. Indexes can be made anew from it, and may be behind it or missing.
+* The .log is the truth. Indexes can be rebuilt from it, and may be behind it or missing.
 * A cut below the log's end is durable before it returns: old bytes must not come back behind new
   ones.
 * Most segments of a start are never asked for anything, and there may be 100,000 of them: path,
@@ -146,7 +146,7 @@ class Segment:
         self.are_indexes_loaded = False
         """See `segment_indexes.load_indexes`."""
         self.is_rebuilt = False
-        """The indexes were made anew because they were wrong: once, then it is the .log itself."""
+        """Whether the indexes were rebuilt as they were wrong: once, then it is the .log itself."""
         self._descriptors = descriptors
         self._inode = 0
         self.held_until_ms = 0
@@ -183,7 +183,7 @@ class Segment:
         return self._descriptors.of(self)
 
     def forget(self) -> None:
-        """Its descriptor is closed: keep in memory no longer what was read of it."""
+        """Forget what was read of the file, as its descriptor is closed."""
         self.offset_index.forget_block()
         self.time_index.forget_block()
 
@@ -291,7 +291,7 @@ class Segment:
         return end_offset
 
     def on_rewritten(self) -> None:
-        """Its file was replaced: nothing of what is known of the old one counts."""
+        """Forget what is known of the old file, which was replaced."""
         self._descriptors.close(self.file_id)
         self.offset_index.truncate(0)
         self.time_index.truncate(0)
@@ -301,7 +301,7 @@ class Segment:
         self.is_rebuilt = False
 
     def on_restored(self, fresh: mmap.mmap, file_id: int) -> int:
-        """Its file was written again, and is mapped; the file id that it had before."""
+        """Take over the map of a file that was written again; the file id that it had before."""
         self._descriptors.close(self.file_id)
         self._unmap()
         self.map, self.ready_bytes, self._inode = fresh, self.size, 0

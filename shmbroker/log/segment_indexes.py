@@ -4,8 +4,8 @@ Rules
  * Index files are counted when they are first asked for, and those of a finished segment that are
    torn, missing, or do not lead to its last batches are rebuilt then.
  * An entry counts when it names a batch that says the same. Where one doesn't, both indexes are
-   made anew from the batches' headers, once: if it is still wrong then, it is the .log itself.
- * A damaged .log leaves the indexes as they are, for what they still lead to: whoever reads there
+   rebuilt from the batches' headers, once: if it is still wrong then, it is the .log itself.
+ * A damaged .log leaves the indexes as they are, for what they still lead to: a reader there
    is told.
  * A segment's first and largest timestamps are those of its time index and its batches, and follow
    whatever is done to them here.
@@ -107,7 +107,7 @@ def are_indexes_whole(segment: Segment, *, is_finished: bool = True) -> bool:
             for _, header in segment.headers(0, min(segment.size, start + 1))
         )
     except CorruptFault:
-        return True  # It is the segment itself: whoever reads there is told.
+        return True  # It is the segment itself: a reader there is told.
 
 
 def is_time_sound(segment: Segment, entry: tuple[int, ...]) -> bool:
@@ -160,7 +160,7 @@ def offset_before(segment: Segment, timestamp: int) -> int:
 
 
 def mend_indexes(segment: Segment) -> None:
-    """Rebuild both indexes; where the segment is damaged, whoever reads there is told."""
+    """Rebuild both indexes; where the segment is damaged, a reader there is told."""
     try:
         rebuild_indexes(segment)
     except CorruptFault:
@@ -168,7 +168,7 @@ def mend_indexes(segment: Segment) -> None:
 
 
 def rebuild_indexes(segment: Segment) -> None:
-    """Make both indexes anew from the batches' headers.
+    """Rebuild both indexes from the batches' headers.
 
     CorruptFault if those are damaged: then the indexes stay, for what they still lead to.
     """
@@ -249,7 +249,7 @@ def restore_timestamps(segment: Segment, end: int) -> None:
                 )
             break
     except CorruptFault:
-        pass  # Whoever reads there is told.
+        pass  # A reader there is told.
 
 
 def cut_indexes(segment: Segment) -> None:

@@ -99,8 +99,8 @@ def populate_step(segment: Segment, now_ms: int, bytes_max: int) -> bool:
 
 
 def _open_to_write(segment: Segment) -> int:
-    """Its file, which is made for the first batch only: one that is gone must not come again with
-    zeros where batches were."""
+    """Open a segment's file, which is made for the first batch only: one that is gone must not come
+    again with zeros where batches were."""
     makes = 0 if segment.size or segment.map is not None else os.O_CREAT
     try:
         return os.open(segment.path, os.O_RDWR | makes | os.O_CLOEXEC, 0o644)

@@ -119,7 +119,7 @@ class AbortedTransactions:
     # --- which segments have one ---
 
     def found(self, base_offset: int) -> None:
-        """Its file is there, or is another one now."""
+        """Note that a segment's file is there, or is another one now."""
         self._contents.pop(base_offset, None)
         if base_offset not in self._bases:
             insort(self._bases, base_offset)
@@ -137,7 +137,7 @@ class AbortedTransactions:
             self.dropped(base_offset)
 
     def check(self) -> None:
-        """Look at all of them, and make those anew that are missing or wrong: before a process
+        """Look at all of them, and rebuild those that are missing or wrong: before a process
         reads the files that has no log to ask."""
         self.write()
         for base_offset in self._bases:

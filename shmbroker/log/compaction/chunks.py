@@ -1,8 +1,8 @@
 """The batches of a closed segment, in chunks for compaction, decompressed and checked.
 
 A chunk is whole batches that follow each other. Everything that their headers say is compared with
-what is there, for all of them at once; CRCs are left to whoever copies a batch. Memory is bounded
-by CHUNK_BYTES, or what a single batch may decompress to.
+what is there, for all of them at once; CRCs are left to the code that copies a batch. Memory is
+bounded by CHUNK_BYTES, or what a single batch may decompress to.
 """
 
 import os

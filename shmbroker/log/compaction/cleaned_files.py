@@ -1,4 +1,4 @@
-"""How compacted segments take the place of the old ones, whoever dies when.
+"""How compacted segments take the place of the old ones, whenever a process dies.
 
 Each file of a new segment goes through three names, `N` being its base offset:
 

@@ -7,7 +7,7 @@ needed of transactions and producers.
                 EMPTY     its header, without records
                 REWRITE   with fewer records, or with a delete horizon
 
- * Of a record with a key the one at the last offset of its key stays.
+ * A record with a key stays if it is at the last offset of its key.
  * A batch that stays whole is copied as it is. One that loses records keeps its header but for
    lengths, count, largest timestamp and CRC. One that loses all goes, unless it is the last of a
    producer: its header stays then, with no records, as sequences are known by it.

@@ -4,7 +4,7 @@
    replace_segments  B  the old segments' files -> .deleted
                      C  .swap -> final name; the new segment stands in the place of the old ones
 
-Whoever mends a damaged segment has a `.swap` file already, and does B and C only.
+A repair of a damaged segment has a `.swap` file already, and does B and C only.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def load_epochs(log: PartitionLog) -> None:
 
 
 def rebuild_epochs(log: PartitionLog) -> None:
-    """Make the epoch history anew from all batches, as far as they can be read."""
+    """Rebuild the epoch history from all batches, as far as they can be read."""
     epochs = log.leader_epochs
     epochs.clear()
     for segment in log.segments:
@@ -52,7 +52,7 @@ def rebuild_epochs(log: PartitionLog) -> None:
 
 def check_epochs(log: PartitionLog, header: tuple[int, ...]) -> None:
     """Compare the epoch history with a batch that is known to be right; if it does not fit, it is
-    made anew."""
+    rebuilt."""
     epochs = log.leader_epochs
     if 0 <= header[H_LEADER_EPOCH] != epochs.epoch_at(header[H_BASE_OFFSET]):
         logger.warning(

@@ -1,7 +1,7 @@
 """What the batches of a segment say of producers and transactions.
 
 Batches are walked by their headers; of control batches the marker is read. Damage below the
-recovery point ends the walk of that segment: whoever reads there is told.
+recovery point ends the walk of that segment: a reader there is told.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def follow(
                 )
                 entries.append(entry)
     except (CorruptFault, ProtocolFault):
-        # Damage below the recovery point: whoever reads there is told.
+        # Damage below the recovery point: a reader there is told.
         return entries, False
     return entries, True
 

@@ -1,7 +1,7 @@
 """Where the scan of a segment begins: at the last index entry before the recovery point that leads
 to a batch.
 
-Entries from there on are dropped; the scan makes them anew. Indexes are derived, so where one is
+Entries from there on are dropped; the scan makes them again. Indexes are derived, so where one is
 wrong the scan begins with the first batch.
 """
 
