@@ -1,7 +1,7 @@
 """Compiled loops over record bytes, where there is a compiler; the one place that knows.
 
     native        the extension module (C, stable ABI of CPython 3.11), or None where it was not
-                  built or is turned off. Whoever uses it has a way without it:
+                  built or is turned off. Each use of it has a way without it:
 
     decoding      record batches to Arrow          client/reader/decode.py         else numpy
     encoding      Arrow columns to record batches  client/producer/encoding.py     else numpy

@@ -19,7 +19,7 @@ _UINT32 = Struct(">I")
 
 
 def stamped(batch: memoryview, max_timestamp: int, *, is_log_append_time: bool) -> memoryview:
-    """A copy of a valid batch with the topic's type and `max_timestamp`, and its CRC made anew.
+    """A copy of a valid batch with the topic's type and `max_timestamp`, and its new CRC.
 
     max_timestamp: on a LogAppendTime topic the time of all its records, on a CreateTime topic the
     largest of them.

@@ -105,7 +105,7 @@ class Faults:
 
     def __init__(self) -> None:
         self.is_more = False
-        """There may be more than `count`."""
+        """Whether there may be more than `count`."""
         self.first: list[tuple[int, int | None]] = []
         """The first RECORD_ERRORS_MAX."""
         self.count = 0

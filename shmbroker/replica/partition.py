@@ -115,11 +115,12 @@ class Partition:
         """Where the log once ended, if it was found to end before that, or to be gone; else -1."""
         self.leads_from_epoch = 0
         """The first epoch that it may lead in, whatever the metadata says: before, it lacks
-        something that whoever made it the leader did not know of."""
+        something that the one that made it the leader did not know of."""
         self.may_be_cut = False
-        """Its leader may lack what was committed: an operator has allowed to elect such a one."""
+        """Whether its leader may lack what was committed: an operator has allowed to elect such a
+        one."""
         self.store_high_watermark: Callable[[int], None] | None = None
-        """Keeps it for whoever leads after this process; only used with several replicas."""
+        """What keeps it for the next leader after this process; only used with several replicas."""
         self.epoch_start_offset = 0
         """Where the log ended when this broker began to lead in this epoch."""
         self.followers: dict[int, Follower] = {}

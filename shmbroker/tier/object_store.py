@@ -4,7 +4,7 @@ Objects have a key, parts joined by `/`, and are written once, as a whole: a rea
 object or none. Implementations: `directory_store` (standard library) and `s3_store` (boto3).
 
 Rules
- * Every call may take long and be made from any thread; whoever calls must not mind.
+ * Every call may take long and be made from any thread; the caller must not mind.
  * StoreFault: the store can't be reached or refuses; the same call may succeed later.
    MissingFault: the object isn't there; trying again doesn't help.
  * Nothing is kept from one call to the next but connections: a process may die between any two.
@@ -23,7 +23,7 @@ class StoreFault(StorageFault):
 
 
 class MissingFault(StoreFault):
-    """There is no such object."""
+    """Raised where there is no such object."""
 
 
 class ObjectStore(Protocol):

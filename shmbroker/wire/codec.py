@@ -16,7 +16,7 @@ A message is a dict with snake_case keys, as the table names them:
   at (`unknown_keys` finds them: for tests). A field that the version lacks is left out if the table
   calls it ignorable, and must have its default otherwise, as in Kafka. Values that do not fit raise
   ProtocolFault too, with the cause attached.
-* Only `records` keep the buffer alive: whoever releases it (a ring) drops them first.
+* Only `records` keep the buffer alive: what releases it (a ring) drops them first.
 * Unknown tagged fields are skipped. Malformed bytes raise ProtocolFault: truncation, null or a
   negative length where there must be a value, text that isn't UTF-8, a tagged field of another size
   than it says. An array's count is checked against the bytes left and lists grow by appending, but
@@ -29,8 +29,8 @@ merely short. So strings are not checked one by one: the position runs past the 
 raises, and at the very end the position is compared with the end. One `except` makes ProtocolFault
 of all of these.
 
-Compiling one of the larger functions takes much longer than running it: whoever forks may do it
-before.
+Compiling one of the larger functions takes much longer than running it: a process that forks may do
+it before.
 
 Source: KIP-482 and what Kafka's MessageDataGenerator generates; every message and version was
 compared with Kafka 4.2.1's own classes.
@@ -144,7 +144,7 @@ def encoder(name: str, version: int) -> Encoder:
 
 
 def unknown_keys(name: str, message: Message) -> list[str]:
-    """Paths of keys that no version of the message knows, for tests of whoever builds messages."""
+    """Paths of keys that no version of the message knows, for tests of what builds messages."""
     return list(_unknown_keys(schema.message(name).fields, message, name))
 
 
