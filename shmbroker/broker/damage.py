@@ -42,7 +42,8 @@ WAITING_MAX = 1000
 
 
 class DamageMender:
-    """Told of what readers met (`on_fault`); works when the main loop lets it (`run`)."""
+    """Mends logs: it is told of what readers met (`on_fault`), and works when the main loop lets it
+    (`run`)."""
 
     def __init__(self, store: PartitionStore, is_compacting: Callable[[bytes], bool]) -> None:
         self.store = store

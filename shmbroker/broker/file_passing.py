@@ -29,7 +29,7 @@ class FilePassing:
         self.waiting: dict[tuple[int, int], Peer] = {}
         """(slot, file id) of descriptors for which a socket pair had no room."""
         self.on_storage_fault: Callable[[StorageFault], object] = lambda _fault: None
-        """Told that a descriptor that was asked for again can't be had."""
+        """What is told that a descriptor that was asked for again can't be had."""
 
     def pass_file(self, peer: Peer, segment: Segment) -> None:
         """Pass a segment's file before a slice of it is named for the first time. StorageFault if

@@ -66,7 +66,7 @@ class LiveMetadata:
         self._on_applied = on_applied
         self._on_other_controller = on_other_controller
         self.on_followed: Callable[[Sequence[MetadataChange]], None] = lambda _changes: None
-        """Told what has changed, once `image` has it."""
+        """What is told of changes, once `image` has them."""
 
     def follow(self) -> None:
         """Create, open and delete logs as the committed metadata says, and say how far we are."""

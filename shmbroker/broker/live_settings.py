@@ -28,7 +28,7 @@ Layers = tuple[tuple[int, Any], ...]
 
 
 class LiveSettings:
-    """Asked whenever something was changed; `image` is the current one."""
+    """Finds what settings hold now, whenever something was changed; `image` is the current one."""
 
     def __init__(
         self, config: BrokerConfig, broker_id: int, image: Callable[[], MetadataImage]

@@ -90,10 +90,10 @@ class PartitionStore:
         self.is_log_start_moved = False
         """A log start offset is not durable yet: the next round of upkeep sees to it."""
         self.on_readable: Callable[[bytes], object] = lambda key: None
-        """Told the key of a partition of which less can be read now: it begins later, or its disk
-        has failed."""
+        """What is told the key of a partition of which less can be read now: it begins later, or
+        its disk has failed."""
         self.count: Callable[[str], None] = lambda name: None
-        """Told the name of a counter for each thing that is found lost or damaged."""
+        """What is told the name of a counter for each thing that is found lost or damaged."""
         self.removals = Removals(log_directory.descriptors, self.dropped_file_ids, steady_ms)
         self.directories = PartitionDirectories(
             log_directory, lambda name: self.count(name), self.removals.remove_later

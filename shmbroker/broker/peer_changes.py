@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class PeerChanges:
-    """Told by `FamilyMember.look_at_control`, for one broker."""
+    """What `FamilyMember.look_at_control` tells of peers, for one broker."""
 
     def __init__(self, broker: Broker, peers: Peers) -> None:
         self._broker = broker
         self._peers = peers
         self.on_gateway_lost: Callable[[int], None] = lambda _slot: None
-        """Told of a network worker that has died, by its slot."""
+        """What is told of a network worker that has died, by its slot."""
 
     def on_peer_lost(self, peer: Peer) -> None:
         """Forget what it waited for; its successor knows none of our files."""

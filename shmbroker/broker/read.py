@@ -189,7 +189,8 @@ class Reader:
     ) -> None:
         self.lookup = lookup
         self.note_ahead: NoteAhead = lambda _read, _partition, _segment, _end: None
-        """Told of the reads whose clients are told what follows, and where their slices end."""
+        """What is told of the reads whose clients are told what follows, and where their slices
+        end."""
         self.purgatory = purgatory
         self.now_ms = now_ms
         self.pass_file = pass_file

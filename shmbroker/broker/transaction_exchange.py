@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from shmbroker.settings.broker_config import BrokerConfig
 
     OnAnswer = Callable[[dict[str, Any]], None]
-    """Told the answer; one with an error code alone if the broker could not give it."""
+    """What is told the answer; one with an error code alone if the broker could not give it."""
     Ask = Callable[[int, int, str, int, dict[str, Any], OnAnswer], bool]
     """ask(broker id, api key, name, version, body, on_answer): False while it can't be asked."""
 

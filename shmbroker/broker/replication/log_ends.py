@@ -64,9 +64,9 @@ class LogEnds:
         """What is told is all that this broker has, and the controller waits for the last of it."""
         self._is_last_asked = False
         self.is_told = False
-        """All of it was told."""
+        """Whether all of it was told."""
         self._lacking: set[Partition] = set()
-        """Told to lack something; from then on until somebody leads them."""
+        """Partitions of which it was told that they lack something, until somebody leads them."""
 
     def tell_all(self, partitions: Iterable[Partition], in_sync: set[bytes]) -> None:
         """Tell, at a start in doubt, where these end, which are all that have other replicas; of
