@@ -96,7 +96,7 @@ class Sender:
         return (self.waits_since or now) - self.began
 
     def is_slow(self, now: float) -> bool:
-        """Known not to be fast."""
+        """Whether it is known not to be fast."""
         elapsed = self.elapsed(now)
         return elapsed >= GRACE_S and self.arrived < FAST_BYTES_PER_S * elapsed
 

@@ -204,7 +204,7 @@ class Gateway:
         self._crowd = Crowd()
         self._drain: Drain | None = None
         self.lending: Lending | None = None
-        """Told of the connections, where some go from one process to another."""
+        """What is told of the connections, where some go from one process to another."""
         self._has_stepped = False
         """`follow_metadata` has done its step of this turn, and there are more."""
         self.is_midway = False

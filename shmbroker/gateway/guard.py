@@ -152,25 +152,25 @@ class Noted(Authorizer):
     def allows(
         self, principal: str, host: str, operation: int, resource_type: int, name: str
     ) -> bool:
-        """As the other one."""
+        """Ask the other one, and note what it denies."""
         is_allowed = self._other.allows(principal, host, operation, resource_type, name)
         if not is_allowed:
             self.denials.append((operation, resource_type, name))
         return is_allowed
 
     def allows_some(self, principal: str, host: str, operation: int, resource_type: int) -> bool:
-        """As the other one."""
+        """Ask the other one, and note what it denies."""
         is_allowed = self._other.allows_some(principal, host, operation, resource_type)
         if not is_allowed:
             self.denials.append((operation, resource_type, WILDCARD))
         return is_allowed
 
     def operations(self, principal: str, host: str, resource_type: int, name: str) -> int:
-        """As the other one."""
+        """Ask the other one."""
         return self._other.operations(principal, host, resource_type, name)
 
     def is_super(self, principal: str) -> bool:
-        """As the other one."""
+        """Ask the other one."""
         return self._other.is_super(principal)
 
 

@@ -179,7 +179,7 @@ class Lender:
         self._muted: set[Connection] = set()
         """Connections of `_to_lend` that are read no more, to be between two requests soon."""
         self._stays: dict[Connection, tuple[float, float]] = {}
-        """By connection that came home: (until when it stays, for how long)."""
+        """Connections that came home: (until when each stays, for how long)."""
         for broker_id, passage in passages.items():
             passage.drain()  # it was for the process before this one
             fd = passage.fileno()

@@ -47,7 +47,7 @@ class Listener:
         self.config = config
         self.place = place
         self.door: Door | None = None
-        """Asked who comes; None: it is not asked."""
+        """What is asked who comes; None: nothing is."""
         self.make_connection: Callable[..., Connection] = Connection
         """What speaks with a client: made of its socket, this, the time, `submit`, `Traffic`."""
         self.tls: TlsContext | None = None

@@ -153,10 +153,16 @@ def _meaning_of(
     constant: bytes,
     named: bytes,
 ) -> FastProduce | None:
-    """What the bytes of this request mean, of its only partition; see `KnownProduces.learn`."""
+    """What the bytes of this request mean, of its only partition; see `KnownProduces.learn`.
+
+    A  where its constant bytes end, and what they ask for
+    B  the answer, encoded once around its four moving fields
+    C  where it may go: lent, or the straight way
+    """
     version, acks = request.api_version, request.acks
     peer, [topic] = request.peer, request.topics
     assert peer is not None, "its batch was sent"
+    # A
     is_flexible = version >= FLEXIBLE_FROM
     record_bytes = len(view) - records_at - (3 if is_flexible else 0)
     size = uvarint(record_bytes + 1) if is_flexible else _INT.pack(record_bytes)
@@ -182,7 +188,7 @@ def _meaning_of(
     )
     fast.topic = {"name": topic["name"], "topic_id": topic["topic_id"]}
     fast.key = partition["index"]
-    # The answer, encoded once around its four moving fields.
+    # B
     marker = 0x7BADC0DE7BADC0DE
     probe = {"index": partition["index"], "error_code": 0x7E7E, "base_offset": marker}
     probe |= {"log_append_time_ms": marker, "log_start_offset": marker}
@@ -200,6 +206,7 @@ def _meaning_of(
     fast.answer_size = fast.answer.size - 4
     fast.answer_head = head
     fast.answer_tail = tail
+    # C
     fast.partition_key = partition_key(fast.topic_image.topic_id, fast.key)
     fast.straight = None
     replicas = fast.topic_image.partitions[fast.key].replicas

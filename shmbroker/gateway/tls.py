@@ -56,7 +56,7 @@ STEPS_PER_TURN = 8
 """The steps of handshakes in one turn; each may cost a signature, 1 ms with a large RSA key."""
 
 CIPHER_BYTES = 256 * 1024
-"""Read at once, at most."""
+"""The most that is read at once."""
 
 
 class Unread:
