@@ -81,7 +81,7 @@ class Child(FamilyMember):
         self.follows: BrokerConfig | None = None
         """The settings of a role that has some."""
         self.shared_core: SharedCore | None = None
-        """Told when this sleeps and wakes, if there is one."""
+        """What is told when this sleeps and wakes, if there is one."""
 
     def on_control(self) -> None:
         """Levels of loggers may have changed, settings may have been read again."""
