@@ -18,7 +18,7 @@ from shmbroker.ipc.peer import Peer
 from shmbroker.wire import codec, error_codes
 
 OnAnswer = Callable[[dict[str, Any]], None]
-"""Told the body of the answer."""
+"""What is told the body of the answer."""
 
 
 class Asking:
