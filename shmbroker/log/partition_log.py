@@ -161,7 +161,7 @@ class PartitionLog:
         self.are_names_new = False
         """Files were made, renamed or removed that the next flush has to make durable."""
         self.on_cut: Callable[[int], None] | None = None
-        """Told of the new end before a cut: no checkpoint may be ahead of it."""
+        """What is told of the new end before a cut: no checkpoint may be ahead of it."""
         self.cuts = 0
         """How often its end was cut off, since it was opened."""
         self.is_start_raised = False

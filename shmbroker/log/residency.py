@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from shmbroker.signs import sign
 
 AHEAD_BYTES = 128 << 10
-"""Asked for at least, where something is cold."""
+"""The least that is asked for, where something is cold."""
 CANT_SAY = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
 """What a file system answers that can't say whether it would wait."""
 
