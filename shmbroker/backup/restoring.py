@@ -45,8 +45,9 @@ from shmbroker.log.file_names import (
     partition_directory,
 )
 from shmbroker.log.log_directory import CLEAN_SHUTDOWN
+from shmbroker.log.mending import NO_LIMIT
 from shmbroker.log.meta_properties import FILE_NAME, MetaProperties, write_meta_properties
-from shmbroker.log.partition_log import NEVER, PartitionLog
+from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.partition_metadata import write_partition_metadata
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import (
@@ -320,7 +321,7 @@ def _index(
         file_ids=itertools.count(1),
         clean=False,
         log_start_offset=row.log_start_offset,
-        decided_below=NEVER if is_alone else row.high_watermark,
+        decided_below=NO_LIMIT if is_alone else row.high_watermark,
         is_only_replica=is_alone,
         now_ms=clock.now_ms(),
     )

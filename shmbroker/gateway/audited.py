@@ -50,7 +50,7 @@ class Audited:
         self._apis = {api.API_KEY: api for api in apis if api.API_KEY in CHANGES}
 
     def around(self, submit: Mapping[int, Submit]) -> dict[int, Submit]:
-        """The same table, but what changes something is noted."""
+        """A table of the same functions, which note what changes something."""
         return dict(submit) | {
             key: partial(self._submit, api, submit[key])
             for key, api in self._apis.items()

@@ -196,7 +196,7 @@ def named(name: str, topic_id: bytes, version: int) -> bytes:
 
 
 def no_aborted(isolation: int, version: int) -> bytes:
-    """The same as `_aborted` where there are none: null, unless read_committed was asked for."""
+    """`_aborted` where there are none: null, unless read_committed was asked for."""
     if version >= FLEXIBLE_FROM:
         aborted = b"\0" if isolation == 0 else b"\x01"
     else:

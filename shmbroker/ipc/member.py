@@ -34,7 +34,7 @@ BACKLOG_RETRY_S = 0.002
 
 
 class Owner(Protocol):
-    """The one that is told what became of the peers."""
+    """What a member tells of what became of its peers."""
 
     def on_peer_lost(self, peer: Peer, /) -> None:
         """The process behind `peer` is dead: fail what is pending with it."""

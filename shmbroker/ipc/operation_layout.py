@@ -209,7 +209,7 @@ APPENDED_HEAD = Struct("<Qhhiqqq")
 APPEND_MANY_HEAD = Struct("<QhhIII")
 APPEND_ROW = Struct(">20sI")
 APPEND_ROW_PARTS = Struct(">16siI")
-"""The same by topic id and partition."""
+"""APPEND_ROW with its key taken apart: topic id, partition, length."""
 APPENDED_MANY_HEAD = Struct("<QII")
 APPENDED_ROW = Struct("<Iqq")
 _RECORD_ERROR = Struct("<IH")

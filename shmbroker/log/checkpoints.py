@@ -85,7 +85,7 @@ def sync_directory(directory: str) -> None:
 
 
 def sync_names(directory: str) -> None:
-    """The same where a log needs it; StorageFault if the disk refuses."""
+    """Make the names in a log's directory durable; StorageFault if the disk refuses."""
     try:
         sync_directory(directory)
     except OSError as error:

@@ -341,7 +341,7 @@ def rewrite(path: str, mend: Mend) -> None:
 
 
 def write_mended(path: str, mend: Mend, beside: str) -> None:
-    """The same under another name, durable; `path` stays."""
+    """Write what `rewrite` puts in its place, durably, under another name; `path` stays."""
     directory = os.path.dirname(path)
     try:
         with open(path, "rb") as old, open(beside, "wb", buffering=0) as new:

@@ -77,7 +77,7 @@ class ProducerSnapshots:
             self.remove(taken)
 
     def remove(self, offset: int) -> None:
-        """The one at this offset, whether or not the disk lets it go."""
+        """Forget the snapshot at this offset, whether or not the disk lets it go."""
         self.offsets.remove(offset)
         try:
             os.unlink(self._path(offset))

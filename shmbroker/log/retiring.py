@@ -41,7 +41,7 @@ def delete_segments_before(log: PartitionLog, offset: int) -> int:
 
 
 def delete_local_before(log: PartitionLog, offset: int) -> int:
-    """The same where the store has them: the log start offset stays; how many."""
+    """Take out finished segments that the store has, so the log start offset stays; how many."""
     count = _retire_segments_before(log, offset)
     if count:
         log.find_local_start()

@@ -77,7 +77,7 @@ def check(config: BrokerConfig, one: ListenerConfig) -> TlsContext | None:
 
 
 def _open_default(config: BrokerConfig, passed: list[socket.socket]) -> list[Listener]:
-    """The one listener of shmbroker.host and shmbroker.port, or of what was passed."""
+    """Open the listener of shmbroker.host and shmbroker.port, or of what was passed."""
     (one,) = config.listeners
     wanted = activation.WantedPorts(
         len(config.nodes),

@@ -71,7 +71,7 @@ def varints(raw: "Bytes", at: "Int64s", size_max: int) -> tuple["Int64s", "Int64
 
 
 def _long_varints(raw: "Bytes", at: "Int64s", size_max: int) -> tuple["Int64s", "Int64s"]:
-    """The same, for numbers of any size."""
+    """The varints at these places, and their ends, for numbers of any size."""
     byte = raw.take(at, mode="clip")
     value = (byte & 0x7F).astype(np.int64)
     end = at + 1

@@ -47,7 +47,7 @@ def rebuild_producers(
 
 
 def _rebuild(log: PartitionLog, is_window_walked: bool, now_ms: int, offset_max: int) -> None:
-    """The same from a snapshot at `offset_max` or before."""
+    """Begin with the newest good snapshot at `offset_max` or before."""
     log.producers.clear()
     known = newest_fitting(
         log, is_window_walked=is_window_walked, now_ms=now_ms, offset_max=offset_max
