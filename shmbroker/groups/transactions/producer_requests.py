@@ -125,11 +125,9 @@ class ProducerRequests:
         done: Done,
     ) -> None:
         """AddPartitionsToTxn, AddOffsetsToTxn, and what Produce and TxnOffsetCommit add."""
-        if error := self._refused(transactional_id, client_version):
-            done(error, None)
-            return
-        self._decide(
+        self._serve(
             transactional_id,
+            client_version,
             lambda known, now_ms: add_partitions(
                 known, producer_id, producer_epoch, partitions, now_ms, client_version
             ),
@@ -164,25 +162,26 @@ class ProducerRequests:
         done: Done,
     ) -> None:
         """EndTxn."""
-        if error := self._refused(transactional_id, client_version):
-            done(error, None)
-            return
-        self._decide(
+        self._serve(
             transactional_id,
+            client_version,
             lambda known, now_ms: end(
                 known, producer_id, producer_epoch, is_commit, self._new_id, now_ms, client_version
             ),
             done,
         )
 
-    def _refused(self, transactional_id: str, client_version: int) -> int:
-        """The error code for who can't be served whatever the state is. At level 0 the records have
-        no room for what newer clients go by."""
+    def _serve(
+        self, transactional_id: str, client_version: int, decide: Decide, done: Done
+    ) -> None:
+        """Decide a request, unless it can't be served whatever the state is. At level 0 the records
+        have no room for what newer clients go by."""
         if not transactional_id:
-            return error_codes.INVALID_REQUEST
-        return (
-            error_codes.UNSUPPORTED_VERSION if client_version and not self._table.version() else 0
-        )
+            done(error_codes.INVALID_REQUEST, None)
+        elif client_version and not self._table.version():
+            done(error_codes.UNSUPPORTED_VERSION, None)
+        else:
+            self._decide(transactional_id, decide, done)
 
     # ── deciding, now or at the end of what is ending ───────────────────────────────────────────
 
