@@ -231,6 +231,7 @@ class Connection(Sender):
     def close(self) -> None:
         """Close its socket."""
         self.socket.close()
+        self.recv_into = self.socket.recv_into  # What read it may hold this: a cycle.
 
     def collect(self) -> bool:
         """Move the answers that are complete and next in order to `out`; True if there were any."""

@@ -62,7 +62,7 @@ from shmbroker.gateway.fetch_session import (
     SESSION_PARTITIONS_MAX,
     FetchSessions,
 )
-from shmbroker.gateway.recogniser import key_of
+from shmbroker.gateway.recogniser import forget_gone, key_of
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import (
     CANCEL,
@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from shmbroker.gateway.fetch_answer import Answer
     from shmbroker.gateway.fetch_rows import Asked
     from shmbroker.ipc.peer import Peer
-    from shmbroker.metadata.image import TopicImage
+    from shmbroker.metadata.image import MetadataImage, TopicImage
 
 API_KEY, NAME, VERSION_MIN, VERSION_MAX, VERSION_MIN_ADVERTISED = FETCH
 
@@ -281,6 +281,15 @@ class FetchApi:
         limits = Limits(body, request.client_id, gateway.fetch_bytes_max)
         head = limits.pack_head(gateway.token + 1, len(entries))
         return request.try_send(gateway, peer, head + b"".join(entries))
+
+    def forget_gone(self, image: MetadataImage) -> None:
+        """Drop what does not hold in this image; sessions are resolved again when they are used."""
+        forget_gone(self.known, image)
+        for topic_id in [one for one in self._keys if one not in image.topics_by_id]:
+            del self._keys[topic_id]
+        for session in self.sessions.sessions.values():
+            if session.image is not image:
+                session.image = None
 
     def _keys_of(self, image: TopicImage) -> list[bytes]:
         """The keys on the rings of a topic's partitions, and perhaps of more."""

@@ -197,6 +197,8 @@ class Gateway:
         self._turns = 0
         self._now = clock.monotonic()
         self._next_sweep = self._now + SWEEP_INTERVAL_S
+        self._swept_image = self.image
+        """The image in which all that is remembered of requests holds."""
         self._apply_configs()
         self.awake = Awake(
             Core(clock.monotonic, member.rings, poller), sockets_between=SOCKETS_BETWEEN
@@ -430,6 +432,10 @@ class Gateway:
         self._next_sweep = now + SWEEP_INTERVAL_S
         self.loop.sweep(now, self.config["connections.max.idle.ms"] / 1000, PARTIAL_FRAME_S)
         logs.flush()
+        if self.image is not self._swept_image:
+            self._swept_image = self.image
+            self.produce.known.forget_gone(self.image)
+            self.fetch.forget_gone(self.image)
         if self.tls is not None:
             self.tls.sweep(now)
         if self.tables.audit is not None:

@@ -22,7 +22,7 @@ from struct import Struct
 from shmbroker.apis.table import PRODUCE
 from shmbroker.gateway.produce_many import FLEXIBLE_FROM, LOG_START_FROM
 from shmbroker.gateway.produce_sending import HEAD
-from shmbroker.gateway.recogniser import TopicMeaning, key_of
+from shmbroker.gateway.recogniser import TopicMeaning, forget_gone, key_of
 from shmbroker.ids import partition_key
 from shmbroker.ipc.peer import Peer
 from shmbroker.kernels import native
@@ -119,6 +119,10 @@ class KnownProduces:
                 connection.fast_produce = found
                 return found
         return None
+
+    def forget_gone(self, image: MetadataImage) -> None:
+        """Drop what does not hold in this image."""
+        forget_gone(self.kept, image)
 
     def learn(
         self,

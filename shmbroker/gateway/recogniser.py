@@ -17,12 +17,23 @@ Rules of this file:
 
 from __future__ import annotations
 
+from shmbroker.ids import ZERO_UUID
+from shmbroker.metadata.image import MetadataImage, TopicImage
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shmbroker.metadata.image import MetadataImage, TopicImage
+    from collections.abc import Hashable
+    from typing import TypeVar
+
+    from shmbroker.known import Known
+
+    Key = TypeVar("Key", bound=Hashable)
+    Kept = TypeVar("Kept", bound="TopicMeaning")
 
 CORRELATION_ID_AT = 4
 BEHIND_CORRELATION_ID = 8
+_NO_IMAGE = MetadataImage("")
+_NO_TOPIC = TopicImage("", ZERO_UUID, ())
 
 
 def key_of(buffer: bytearray, start: int, end: int) -> bytes:
@@ -39,10 +50,23 @@ class TopicMeaning:
     topic_image: TopicImage
 
     def holds(self, image: MetadataImage) -> bool:
-        """Whether the topic is the same in a newer image: then this is of that one."""
-        if image.topics_by_id.get(self.topic_image.topic_id) is not self.topic_image:
-            return False
-        if image.security.acls is not self.image.security.acls:
-            return False  # who was allowed to may be no more
-        self.image = image
-        return True
+        """Whether the topic is the same in a newer image: then this is of that one.
+
+        Otherwise it never holds again, and keeps no image alive.
+        """
+        is_same = (
+            image.topics_by_id.get(self.topic_image.topic_id) is self.topic_image
+            # Otherwise who was allowed to may be no more.
+            and image.security.acls is self.image.security.acls
+        )
+        if is_same:
+            self.image = image
+        else:
+            self.image, self.topic_image = _NO_IMAGE, _NO_TOPIC
+        return is_same
+
+
+def forget_gone(known: Known[Key, Kept], image: MetadataImage) -> None:
+    """Drop the meanings that do not hold in this image; the others are of it."""
+    for key in [key for key, meaning in known.items() if not meaning.holds(image)]:
+        del known[key]

@@ -328,7 +328,6 @@ class TlsConnection(Connection):
                 self.socket.send(self._outgoing.read())
             except OSError:
                 pass
-        self.recv_into = self.socket.recv_into  # holds this no more
         super().close()
 
 

@@ -1,5 +1,6 @@
 """Quiet connections are guests of another gateway, and come home when they or it get loud."""
 
+import gc
 import os
 import select
 import socket
@@ -356,6 +357,32 @@ def test_the_end_of_a_guest_is_told(two: Two) -> None:
     two.turns()
     assert not two.lender.away and not two.guests.present and two.open == 0
     two.home.client = socket.create_connection(two.home.listening.getsockname())
+
+
+@pytest.mark.parametrize(("is_ended", "left"), [(True, 0), (False, 1)])
+def test_a_guest_that_left_is_freed_at_once(two: Two, is_ended: bool, left: int) -> None:
+    """left: at home."""
+    two.become_quiet()
+    two.ask(PRODUCE)
+    gc.collect()
+    gc.disable()
+    try:
+        assert connections() == 2
+        if is_ended:
+            two.home.client.close()
+        else:
+            two.guests.send_all()
+        two.turns()
+        assert not two.guests.present
+        assert connections() == left
+    finally:
+        gc.enable()
+    if is_ended:
+        two.home.client = socket.create_connection(two.home.listening.getsockname())
+
+
+def connections() -> int:
+    return sum(isinstance(one, Connection) for one in gc.get_objects())
 
 
 def test_a_guest_between_two_requests_outlives_its_host(two: Two) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shmbroker.gateway.recogniser import TopicMeaning, key_of
+from shmbroker.gateway.recogniser import TopicMeaning, forget_gone, key_of
 from shmbroker.known import Known
 
 
@@ -52,4 +52,23 @@ def test_a_meaning_lives_as_long_as_its_topic() -> None:
     newer = image(topic)
     assert meaning.holds(newer) and meaning.image is newer
     for later in (image(), image(SimpleNamespace(topic_id=b"id")), image(topic, acls={})):
-        assert not meaning.holds(later) and meaning.image is newer
+        meaning.image, meaning.topic_image = newer, topic
+        assert not meaning.holds(later)
+        assert meaning.image is not newer and not meaning.holds(newer)
+
+
+def test_what_does_not_hold_is_forgotten() -> None:
+    security = SimpleNamespace(acls={})
+    topics: Any = [SimpleNamespace(topic_id=b"stays"), SimpleNamespace(topic_id=b"goes")]
+
+    def image(*there: Any) -> Any:
+        return SimpleNamespace(topics_by_id={one.topic_id: one for one in there}, security=security)
+
+    known: Known[int, TopicMeaning] = Known(9)
+    for number, topic in enumerate(topics):
+        meaning = TopicMeaning()
+        meaning.image, meaning.topic_image = image(*topics), topic
+        known.keep(number, meaning)
+    newer = image(topics[0])
+    forget_gone(known, newer)
+    assert list(known) == [0] and known[0].image is newer
