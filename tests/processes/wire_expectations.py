@@ -26,6 +26,7 @@ from shmbroker.testing.broker import Broker
 from tests.processes import (  # noqa: F401  they add scenarios
     wire_cases_admin,
     wire_cases_corners,
+    wire_cases_groups,
     wire_cases_quotas,
     wire_cases_records,
     wire_cases_transactions,

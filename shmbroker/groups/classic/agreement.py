@@ -16,6 +16,7 @@ from __future__ import annotations
 from shmbroker.groups.classic.embedded_protocol import CONSUMER
 from shmbroker.groups.classic.member import subscribed_topics
 from shmbroker.groups.group_memory import SUBSCRIBED_NAMES_MAX
+from shmbroker.groups.group_partition import java_string_hash
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ class Support:
 
     def elected(self, members: dict[str, ClassicMember]) -> str:
         """The protocol with the most votes: each member votes for its first that all members
-        know."""
+        know. Of several with as many it is the one that Kafka takes, whatever members came first.
+        """
         everybody = len(members)
         votes: dict[str, int] = {}
         for member in members.values():
@@ -62,7 +64,18 @@ class Support:
                 if self.counts[name] == everybody:
                     votes[name] = votes.get(name, 0) + 1
                     break
-        return max(votes, key=lambda name: votes[name])
+        most = max(votes.values())
+        first = [name for name, count in votes.items() if count == most]
+        return first[0] if len(first) == 1 else min(first, key=lambda name: _place(name, votes))
+
+
+def _place(name: str, votes: dict[str, int]) -> int:
+    """Where Kafka finds a protocol among those with votes: its place in a hash map of Java's."""
+    places = 16
+    while len(votes) * 4 > places * 3:
+        places *= 2
+    value = java_string_hash(name) & 0xFFFFFFFF
+    return (value ^ value >> 16) & (places - 1)
 
 
 def topics_of(group: ClassicGroup) -> frozenset[str] | None:

@@ -315,12 +315,11 @@ class ConsumerGroup:
             if member is not None:
                 self._own(member, False)
                 del self.members[member_id]
-                instance_id = member.instance_id or ""
-                if self.static_members.get(instance_id) == member_id:
-                    del self.static_members[instance_id]
+                self._release_instance(member)
             return
         if member is None:
             member = self.members[member_id] = ConsumerMember(member_id)
+        self._release_instance(member)  # a member may join again with another
         member.instance_id = value["instance_id"]
         member.rack_id = value["rack_id"]
         member.client_id = value["client_id"]
@@ -340,6 +339,12 @@ class ConsumerGroup:
             self.static_members[member.instance_id] = member_id
         self.regexes.count(member.subscribed_regex, 1)
         self._member_bytes += member.held_bytes
+
+    def _release_instance(self, member: ConsumerMember) -> None:
+        """The member's instance id is nobody's, unless another has come with it."""
+        instance_id = member.instance_id or ""
+        if self.static_members.get(instance_id) == member.member_id:
+            del self.static_members[instance_id]
 
     def _replay_current(self, member_id: str, value: dict[str, Any] | None) -> None:
         member = self.members.get(member_id)

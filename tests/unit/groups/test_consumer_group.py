@@ -70,6 +70,16 @@ def test_who_does_not_give_up_in_time_is_fenced() -> None:
     assert partitions(room.beat("new", 2)) == [0, 1]
 
 
+def test_an_instance_id_that_its_member_gave_up_is_free() -> None:
+    room = Room(t=2)
+    room.join("a", "t", instance_id="i")
+    room.join("a", "t", instance_id="j")
+    assert room.group.static_members == {"j": "a"}
+    assert room.beat("a", -1, instance_id="j")["member_epoch"] == -1
+    assert partitions(room.join("b", "t", instance_id="i")) == [0, 1]
+    room.check()
+
+
 def test_a_failure_to_store_changes_nothing() -> None:
     room = Room(t=2)
     room.is_broken = True

@@ -131,6 +131,22 @@ def test_the_protocol_with_most_votes_among_those_that_all_know_is_chosen() -> N
     assert {call.answer["protocol_name"] for call in calls} == {"b"}
 
 
+@pytest.mark.parametrize("is_reversed", [False, True])
+@pytest.mark.parametrize(
+    ("names", "first"),
+    [(("range", "rr"), "rr"), (("range", "roundrobin"), "range"), (("a", "b"), "a")],
+)
+def test_of_protocols_with_as_many_votes_the_one_is_chosen_that_kafka_chooses(
+    names, first, is_reversed
+) -> None:
+    one, other = ((name, b"") for name in names)
+    sides = [(one, other), (other, one)]
+    table = Table(delay_ms=1000)
+    calls = [table.join(protocols=each) for each in (sides[::-1] if is_reversed else sides)]
+    table.wait(2000)
+    assert {call.answer["protocol_name"] for call in calls} == {first}
+
+
 def test_a_group_that_is_full_refuses() -> None:
     table = Table(size_max=2)
     one, two = table.stable(2)
