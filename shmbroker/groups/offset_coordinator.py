@@ -89,20 +89,16 @@ class OffsetCoordinator:
                 group = table.new_classic(table.shard_here(group_id), group_id)
             else:
                 error = error_codes.ILLEGAL_GENERATION
-        # Before KIP-447 producers name no member.
-        is_nameless = generation_id < 0 and not member_id and body["group_instance_id"] is None
+        instance_id = body["group_instance_id"]
         if isinstance(group, ConsumerGroup):
-            if not is_nameless:
+            # Before KIP-447 producers name no member.
+            if generation_id >= 0 or member_id or instance_id is not None:
                 error = group.on_commit(member_id, generation_id, MEMBER_EPOCH_FROM)
             if error == error_codes.STALE_MEMBER_EPOCH:
                 error = error_codes.ILLEGAL_GENERATION
         elif group is not None:
             error = group.on_commit(
-                member_id,
-                body["group_instance_id"],
-                generation_id,
-                now_ms,
-                is_transactional=is_nameless,
+                member_id, instance_id, generation_id, now_ms, is_transactional=True
             )
         if error or group is None:
             return [error] * len(offsets)

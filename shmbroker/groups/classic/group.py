@@ -318,18 +318,17 @@ class ClassicGroup:
     ) -> int:
         """The error code for who wants to commit offsets; a commit counts as a heartbeat.
 
-        is_transactional: it names no member, as it is older than KIP-447.
+        is_transactional: where a rebalance is under way, its producer would take a refusal for the
+        end of itself; before KIP-447 it names no member.
         """
         if self.state == DEAD:
             return error_codes.COORDINATOR_NOT_AVAILABLE
         if generation_id < 0 and self.state == EMPTY:
             return 0
-        if is_transactional:
-            return _REBALANCE if self.state == COMPLETING else 0
         if generation_id < 0 and not member_id and instance_id is None:
-            return _UNKNOWN_MEMBER
+            return 0 if is_transactional else _UNKNOWN_MEMBER
         error = self.check(member_id, instance_id, generation_id)
-        if not error and self.state == COMPLETING:
+        if not error and self.state == COMPLETING and not is_transactional:
             error = _REBALANCE
         if not error:
             member = self.members[member_id]

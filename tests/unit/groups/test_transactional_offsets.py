@@ -17,6 +17,7 @@ from shmbroker.wire.error_codes import (
     INVALID_GROUP_ID,
     INVALID_PRODUCER_EPOCH,
     NOT_COORDINATOR,
+    REBALANCE_IN_PROGRESS,
     UNKNOWN_MEMBER_ID,
     UNSTABLE_OFFSET_COMMIT,
 )
@@ -150,6 +151,17 @@ def test_members_are_judged_where_they_are_named(broker: Broker) -> None:
     assert commit(broker, 5, member=member, generation=2) == ILLEGAL_GENERATION
     assert commit(broker, 5, member="stranger", generation=1) == UNKNOWN_MEMBER_ID
     assert commit(broker, 5, generation=1) == UNKNOWN_MEMBER_ID
+
+
+def test_a_rebalance_refuses_none_from_its_own_generation(broker: Broker) -> None:
+    """Java's producer takes REBALANCE_IN_PROGRESS for the end of itself."""
+    call = broker.join()
+    broker.wait(0)
+    member = call.answer["member_id"]
+    assert broker.commit(5, member=member, generation=1) == REBALANCE_IN_PROGRESS
+    assert commit(broker, 5, member=member, generation=1) == 0
+    assert commit(broker, 6) == 0
+    assert commit(broker, 5, member=member, generation=2) == ILLEGAL_GENERATION
 
 
 def test_who_keeps_a_group(broker: Broker) -> None:
