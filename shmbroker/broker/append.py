@@ -14,11 +14,12 @@ Rules of this file:
   records: keys on compacted topics, limits of timestamps.
 * Checks run in the order of Apache Kafka's broker:
      A  leadership, and whether the partition takes anything now (`_turn_away`)
-     B  size, form and CRC
-     C  timestamps, and the records where they are looked at (`look_closer`)
-     D  the transaction, which its coordinator may have to be asked about
+     B  the transaction, which its coordinator may have to be asked about (`_is_held_up`)
+     C  size, form and CRC
+     D  timestamps, and the records where they are looked at (`look_closer`)
      E  the producer's sequence (`_is_next`)
      F  whether a segment has room for a batch of that size
+  B comes with what C has unpacked, but before its verdict.
 * The batch lies in the ring until `release`; the segment gets its own copy, stamped there.
 * Every APPEND gets exactly one APPENDED, whatever happens; some of them when the disk has it
   (`group_commit`), those with acks=all when the in-sync replicas have it (`delayed_produce`).
@@ -52,6 +53,7 @@ from shmbroker.records.batch_layout import (
     H_LAST_OFFSET_DELTA,
     H_LENGTH,
     H_MAGIC,
+    H_PRODUCER_EPOCH,
     H_PRODUCER_ID,
     HEADER_SIZE,
     LOG_OVERHEAD,
@@ -160,11 +162,16 @@ class Appender:
         ):
             self._turn_away(peer, token, partition, data, at, end)
             return -1
-        # B
+        # C
         error, header = check_batch(data, at, end, partition.message_bytes_max)
         if error:
             is_whole = not split_frame(data, at, end)[0]  # what isn't, no log looks at
-            refuse(peer, token, error, None, (), partition if is_whole else None)
+            payload = data[payload_at:end]
+            # B
+            if not is_whole or not self._is_held_up(
+                peer, token, flags, partition, header, payload, verified
+            ):
+                refuse(peer, token, error, None, (), partition if is_whole else None)
             return -1
         batch_end = at + LOG_OVERHEAD + header[H_LENGTH]
         (
@@ -174,26 +181,27 @@ class Appender:
         now_ms = self.now_ms()
         append_time = -1
         must_stamp = False
-        # C
         if (
             attributes & 0x1F
             or partition.is_walked
             or partition.is_log_append_time
             or max_timestamp - now_ms > partition.timestamp_after_max_ms
         ):
+            # B
+            if attributes & TRANSACTIONAL_BIT and self._is_held_up(
+                peer, token, flags, partition, header, data[payload_at:end], verified
+            ):
+                return -1
+            # D
             batch = data[at:batch_end]
             found_timestamp, refusal = look_closer(partition, batch, header, flags, now_ms)
             batch.release()
             if refusal is not None:
                 refuse(peer, token, *refusal, partition)
                 return -1
-            # D
-            if attributes & TRANSACTIONAL_BIT and not self.unverified.is_known(
-                partition, header, verified
-            ):
-                self.unverified.verify(
-                    peer, token, partition, header, data[payload_at:end], verified
-                )
+            # E
+            if verified is not None and self.unverified.begins_late(partition, header, verified):
+                refuse(peer, token, error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER, None, (), partition)
                 return -1
             must_stamp = found_timestamp != max_timestamp or attributes & TIMESTAMP_TYPE_BIT != 0
             max_timestamp = found_timestamp
@@ -256,6 +264,34 @@ class Appender:
             error = _NOT_ENOUGH
         refuse(peer, token, error, detail)
         note_refused(partition, data, at, end, error)
+
+    def _is_held_up(
+        self,
+        peer: Peer,
+        token: int,
+        flags: int,
+        partition: Partition,
+        header: tuple[int, ...],
+        payload: memoryview,
+        verified: HeldBatches | None,
+    ) -> bool:
+        """Whether a batch goes no further because of its transaction: it names none or is of a
+        producer that was fenced here, and is refused, or it waits for its coordinator, whatever
+        else may be wrong with it."""
+        if not header[H_ATTRIBUTES] & TRANSACTIONAL_BIT:
+            return False
+        if not flags & APPEND_FLAG_TRANSACTIONAL:
+            refuse(peer, token, error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None)
+            return True
+        producer_id = header[H_PRODUCER_ID]
+        if producer_id < 0 or self.unverified.is_known(partition, header, verified):
+            return False
+        known = partition.producers.producers.get(producer_id)
+        if known is not None and header[H_PRODUCER_EPOCH] < known.epoch:
+            refuse(peer, token, error_codes.INVALID_PRODUCER_EPOCH, None)
+        else:
+            self.unverified.hold(peer, token, partition, header, payload)
+        return True
 
     def _is_next(
         self,

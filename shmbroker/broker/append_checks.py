@@ -6,7 +6,7 @@ sequence, in Kafka's order, and look at single records only where the topic asks
 
 from __future__ import annotations
 
-from shmbroker.ipc.operation_layout import APPEND_FLAG_NO_ZSTD, APPEND_FLAG_TRANSACTIONAL
+from shmbroker.ipc.operation_layout import APPEND_FLAG_NO_ZSTD
 from shmbroker.records.batch_layout import (
     COMPRESSION_MASK,
     H_ATTRIBUTES,
@@ -44,11 +44,8 @@ def look_closer(
     attributes, max_timestamp = header[H_ATTRIBUTES], header[H_MAX_TIMESTAMP]
     if attributes & COMPRESSION_MASK == ZSTD and flags & APPEND_FLAG_NO_ZSTD:
         return -1, Refusal(error_codes.UNSUPPORTED_COMPRESSION_TYPE, None, [])
-    if attributes & TRANSACTIONAL_BIT:
-        if not flags & APPEND_FLAG_TRANSACTIONAL:
-            return -1, Refusal(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None, [])
-        if header[H_PRODUCER_ID] < 0:
-            return -1, Refusal(error_codes.INVALID_RECORD, None, [])
+    if attributes & TRANSACTIONAL_BIT and header[H_PRODUCER_ID] < 0:
+        return -1, Refusal(error_codes.INVALID_RECORD, None, [])
     is_stamped_here = partition.is_log_append_time
     newest_ms = min(now_ms + partition.timestamp_after_max_ms, TIMESTAMP_MAX)
     must_walk = partition.is_walked or (max_timestamp > newest_ms and not is_stamped_here)

@@ -104,35 +104,23 @@ class Unverified:
     def is_known(
         self, partition: Partition, header: tuple[int, ...], verified: HeldBatches | None
     ) -> bool:
-        """Whether the transaction of a batch is open here, or may begin here as it is verified.
+        """Whether the transaction of a batch is open here, or its coordinator has said yes."""
+        producer_id, epoch = header[H_PRODUCER_ID], header[H_PRODUCER_EPOCH]
+        if verified is not None and verified.epoch == epoch:
+            return True
+        if (partition.key, producer_id) in self.asked:
+            return False  # those behind one that waits do so, too
+        return partition.producers.is_open(producer_id, epoch)
 
-        A producer that adds its partitions begins with sequence 0 where nothing is known of it.
-        """
-        producer_id, epoch, base_sequence = header[H_PRODUCER_ID:H_COUNT]
-        producers = partition.producers
-        if verified is None or verified.epoch != epoch:
-            if (partition.key, producer_id) in self.asked:
-                return False  # those behind one that waits do so, too
-            return producers.is_open(producer_id, epoch)
-        return not (verified.may_add and base_sequence and producer_id not in producers.producers)
+    @staticmethod
+    def begins_late(partition: Partition, header: tuple[int, ...], verified: HeldBatches) -> bool:
+        """Whether a verified batch is not the first of its producer: one that adds its partitions
+        begins with sequence 0 where nothing is known of it."""
+        producer_id, _, base_sequence = header[H_PRODUCER_ID:H_COUNT]
+        is_new = producer_id not in partition.producers.producers
+        return verified.may_add and base_sequence != 0 and is_new
 
-    def verify(
-        self,
-        peer: Peer,
-        token: int,
-        partition: Partition,
-        header: tuple[int, ...],
-        payload: memoryview,
-        verified: HeldBatches | None,
-    ) -> None:
-        """Have a batch of a transaction wait until the coordinator has said whether this partition
-        is part of it; refuse it where that was asked."""
-        if verified is None or verified.epoch != header[H_PRODUCER_EPOCH]:
-            self._hold(peer, token, partition, header, payload)
-        else:
-            refuse(peer, token, error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER, None, (), partition)
-
-    def _hold(
+    def hold(
         self,
         peer: Peer,
         token: int,
@@ -140,7 +128,8 @@ class Unverified:
         header: tuple[int, ...],
         payload: memoryview,
     ) -> None:
-        """Let a batch wait, and ask unless that is done; refuse it if too much waits.
+        """Let a batch wait until the coordinator has said whether this partition is part of its
+        transaction, and ask unless that is done; refuse it if too much waits.
 
         `payload` belongs to the ring, or to another caller: it is copied.
         """

@@ -922,6 +922,11 @@ def fetch_sessions(side: Side) -> Answers:
                 client.create_topic(name)
                 yield "made anew", version, talk.until(lambda row: row["error_code"] == 0)
                 yield "quiet again", version, talk.ask()
+            else:
+                client.create_topic(name)
+                # UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID
+                answer = talk.until(lambda row: row["error_code"] in (100, 103))
+                yield "another of its name", version, answer
 
 
 class FetchTalk:

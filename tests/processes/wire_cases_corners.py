@@ -5,6 +5,7 @@ What several rows of one request do to each other, and what is judged first.
 
 from typing import Any
 
+from shmbroker import clock
 from tests.processes.wire_cases import (
     BATCHES,
     GOOD,
@@ -15,7 +16,7 @@ from tests.processes.wire_cases import (
     scenario,
     versions,
 )
-from tests.processes.wire_cases_transactions import Producer, find
+from tests.processes.wire_cases_transactions import Producer, find, patiently
 from tests.processes.wire_side import Side
 from tests.support.raw_client import RawClient, batch_of, produce_body
 
@@ -69,6 +70,103 @@ def produce_corners(side: Side) -> Answers:
         if version < 12:
             answer = several(version, (2, of(one.producer_id, one.epoch)), tx=one.name)
             yield "partition that was not added", version, answer
+
+
+@scenario
+def transaction_corners(side: Side) -> Answers:
+    """What is judged before the coordinator is asked about a batch, and what behind; whether the
+    partition is part of the transaction then. Topics twice, partitions twice, none at all."""
+    topic, second = side.topic("t", 3), side.topic("u", 2)
+    small = side.topic("small", 1, max_message_bytes="100")
+    far = clock.now_ms() + 7_200_000
+    for version in (9, 11, 12):
+        for name, wanted, more in (
+            ("damaged", topic, {"damage": -1}),
+            ("a control batch", topic, {"is_control": True}),
+            ("from the future", topic, {"timestamp": far}),
+            ("too large", small, {"value": b"x" * 100}),
+            ("not the first", topic, {"base_sequence": 3}),
+        ):
+            one = Producer(side, f"{name}-{version}")
+            yield f"{name}, not added", version, tried(one, version, wanted, **more)
+            yield f"{name}, then in it", version, parts_of(one)
+            if version < 12:
+                one.add(3, {wanted: [0]})
+                yield f"{name}, added", version, tried(one, version, wanted, **more)
+        one = Producer(side, f"fenced-{version}")
+        if version < 12:
+            one.add(3, {second: [0]})
+        marker = {
+            "producer_id": one.producer_id, "producer_epoch": one.epoch + 1,
+            "transaction_result": True, "coordinator_epoch": 0,
+            "topics": [{"name": second, "partition_indexes": [0]}],
+        }  # fmt: skip
+        side.ask("WriteTxnMarkers", 1, {"markers": [marker]})
+        yield "fenced at the leader", version, tried(one, version, second)
+        yield "fenced at the leader, then in it", version, parts_of(one)
+    one = Producer(side, "shapes")
+    for version in versions("AddPartitionsToTxn"):
+        for name, rows in {
+            "one topic twice": [(topic, [0]), (second, [1]), (topic, [1])],
+            "one topic twice, one unknown": [(topic, [0]), (second, [1]), (topic, [7])],
+            "one partition twice": [(topic, [0, 0])],
+            "one partition twice, one unknown": [(topic, [0, 7, 0])],
+            "no partitions": [(topic, [])],
+            "no partitions beside some": [(topic, []), (second, [0])],
+            "no partitions beside unknown": [(topic, []), (second, [7])],
+        }.items():
+            topics = [{"name": each, "partitions": indexes} for each, indexes in rows]
+            for words, more in {
+                "": {}, ", old epoch": {"producer_epoch": one.epoch - 1},
+                ", only to verify": {"verify_only": True},
+            }.items():  # fmt: skip
+                who = one.who(**{key: value for key, value in more.items() if key != "verify_only"})
+                if version >= 4:
+                    only = {"verify_only": "verify_only" in more}
+                    body = {"transactions": [who | {"topics": topics} | only]}
+                elif "verify_only" in more:
+                    continue
+                else:
+                    body = {f"v3_and_below_{key}": value for key, value in who.items()}
+                    body["v3_and_below_topics"] = topics
+                answer = side.ask("AddPartitionsToTxn", version, body)
+                yield f"{name}{words}", version, in_order(answer)
+
+
+def tried(one: Producer, version: int, topic: str, **more: Any) -> Any:
+    """How a batch of a producer's transaction is answered. damage: a byte of it is another one."""
+    damage = more.pop("damage", None)
+    more.setdefault("base_sequence", 0)
+    data = bytearray(
+        batch_of(
+            more.pop("value", b"x"), producer_id=one.producer_id, producer_epoch=one.epoch,
+            is_transactional=True, **more,
+        )
+    )  # fmt: skip
+    if damage is not None:
+        data[damage] ^= 1
+    body = produce_body(topic, bytes(data)) | {"transactional_id": one.name}
+    return patiently(lambda: one.side.ask("Produce", version, body))
+
+
+def parts_of(one: Producer) -> Any:
+    """The partitions of a producer's transaction."""
+    found = one.side.ask("DescribeTransactions", 0, {"transactional_ids": [one.name]})
+    (row,) = found["transaction_states"]
+    return [row.get("transaction_state"), row.get("topics")]
+
+
+def in_order(answer: Any) -> Any:
+    """An AddPartitionsToTxn's answer, whose rows Kafka has in the order of hash maps."""
+    for result in answer.get("results_by_transaction", [answer]):
+        for key in ("topic_results", "results_by_topic_v3_and_below"):
+            for topic in result.get(key, ()):
+                topic.get("results_by_partition", []).sort(
+                    key=lambda row: row.get("partition_index", 0)
+                )
+            if key in result:
+                result[key].sort(key=lambda topic: (topic["name"], str(topic)))
+    return answer
 
 
 @scenario

@@ -39,13 +39,11 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
         return _several(broker, call, body["transactions"])
     topics = body["v3_and_below_topics"]
     if errors := _refused(broker, topics, may_be_internal=False):
-        return {"results_by_topic_v3_and_below": _rows(topics, errors)}
+        return {"results_by_topic_v3_and_below": _each(errors)}
 
     def done(error: int, _: Transaction | None) -> None:
         error = error_in_version(error, call.api_version, FENCED_FROM)
-        call.reply(
-            {"results_by_topic_v3_and_below": _rows(topics, dict.fromkeys(_all(topics), error))}
-        )
+        call.reply({"results_by_topic_v3_and_below": _alike(topics, error)})
 
     broker.transactions.requests.add_partitions(
         body["v3_and_below_transactional_id"],
@@ -65,9 +63,9 @@ def _several(
     results = [{"transactional_id": row["transactional_id"], "topic_results": []} for row in asked]
     waiting = len(asked)
 
-    def finish(result: dict[str, Any], topics: Topics, errors: dict[tuple[str, int], int]) -> None:
+    def finish(result: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         nonlocal waiting
-        result["topic_results"] = _rows(topics, errors)
+        result["topic_results"] = rows
         waiting -= 1
         if not waiting:
             call.reply({"results_by_transaction": results})
@@ -76,14 +74,14 @@ def _several(
         topics = row["topics"]
 
         def done(error: int, _: Transaction | None) -> None:
-            finish(result, topics, dict.fromkeys(_all(topics), error))
+            finish(result, _alike(topics, error))
 
         if errors := _refused(broker, topics, may_be_internal=True):
-            finish(result, topics, errors)
+            finish(result, _each(errors))
             return
         who = row["transactional_id"], row["producer_id"], row["producer_epoch"], _all(topics)
         if row["verify_only"]:
-            finish(result, topics, broker.transactions.requests.verify(*who))
+            finish(result, _each(broker.transactions.requests.verify(*who)))
         else:
             broker.transactions.requests.add_partitions(*who, EPOCH_BUMPS_FROM, done)
 
@@ -114,14 +112,24 @@ def _refused(
     return dict.fromkeys(_all(topics), error_codes.OPERATION_NOT_ATTEMPTED) | found
 
 
-def _rows(topics: Topics, errors: dict[tuple[str, int], int]) -> list[dict[str, Any]]:
+def _alike(topics: Topics, error: int) -> list[dict[str, Any]]:
+    """The same for all partitions, in the shape of the request."""
     return [
         {
             "name": topic["name"],
             "results_by_partition": [
-                {"partition_index": index, "partition_error_code": errors[topic["name"], index]}
+                {"partition_index": index, "partition_error_code": error}
                 for index in topic["partitions"]
             ],
         }
         for topic in topics
     ]
+
+
+def _each(errors: dict[tuple[str, int], int]) -> list[dict[str, Any]]:
+    """Each partition once, below its topic; so a topic that names none is left out."""
+    found: dict[str, list[dict[str, int]]] = {}
+    for (name, index), error in errors.items():
+        row = {"partition_index": index, "partition_error_code": error}
+        found.setdefault(name, []).append(row)
+    return [{"name": name, "results_by_partition": rows} for name, rows in found.items()]

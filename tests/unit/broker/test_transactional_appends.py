@@ -27,6 +27,7 @@ from tests.unit.broker.test_group_commit import NOW_MS, Worker
 PRODUCER = 7
 TRANSACTIONAL_ID = "pay"
 ADDS = APPEND_FLAG_TRANSACTIONAL | APPEND_FLAG_ADDS
+MARKER = control_batch(CONTROL_COMMIT, bytes(6), timestamp=1, producer_id=PRODUCER)
 
 
 class Leader(Worker):
@@ -206,14 +207,30 @@ def test_old_requests_do_not_know_that_a_transaction_can_only_be_aborted(leader)
 
 
 def test_producer_that_adds_its_partitions_begins_with_sequence_0(leader):
-    flags = APPEND_FLAG_TRANSACTIONAL | APPEND_FLAG_ADDS
-    token = leader.produce(5, flags=flags)
+    token = leader.produce(5, flags=ADDS)
     assert leader.questions[0][3] is True
     leader.answer()
     assert leader.errors() == [(token, e.OUT_OF_ORDER_SEQUENCE_NUMBER)]
     token = leader.produce(5)
     leader.answer()
     assert leader.errors()[1:] == [(token, e.NONE)]
+
+
+@pytest.mark.parametrize("flags", [APPEND_FLAG_TRANSACTIONAL, ADDS])
+def test_coordinator_is_not_asked_about_a_producer_that_was_fenced_here(leader, flags):
+    leader.produce(0, epoch=1)
+    leader.answer()
+    token = leader.produce(0, epoch=0, flags=flags)
+    assert leader.errors()[1:] == [(token, e.INVALID_PRODUCER_EPOCH)]
+    assert not leader.questions
+
+
+def test_what_waits_behind_the_first_batch_is_not_the_first_if_that_is_refused(leader):
+    first, second = leader.produce(0, flags=ADDS, batch=_damaged()), leader.produce(1, flags=ADDS)
+    assert leader.questions[0][3] is True
+    leader.answer()
+    told = [(first, e.CORRUPT_MESSAGE), (second, e.OUT_OF_ORDER_SEQUENCE_NUMBER)]
+    assert leader.errors() == told
 
 
 def test_plain_batch_of_a_producer_within_its_transaction_is_refused(leader):
@@ -232,11 +249,6 @@ def test_plain_batch_of_a_producer_within_its_transaction_is_refused(leader):
     ("batch", "flags", "error"),
     [
         (
-            control_batch(CONTROL_COMMIT, bytes(6), timestamp=1, producer_id=PRODUCER),
-            APPEND_FLAG_TRANSACTIONAL,
-            e.INVALID_RECORD,
-        ),
-        (
             encode_batch([(1, None, b"v", ())], is_transactional=True),
             APPEND_FLAG_TRANSACTIONAL,
             e.INVALID_RECORD,
@@ -247,13 +259,52 @@ def test_plain_batch_of_a_producer_within_its_transaction_is_refused(leader):
             0,
             e.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         ),
+        (MARKER, 0, e.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
     ],
-    ids=["marker", "no producer", "no id"],
+    ids=["no producer", "no id", "marker, no id"],
 )  # fmt: skip
 def test_what_no_client_may_append(leader, batch, flags, error):
     token = leader.produce(batch=batch, flags=flags)
     assert leader.errors() == [(token, error)]
     assert not leader.questions
+
+
+def _damaged() -> bytes:
+    batch = bytearray(
+        encode_batch(
+            [(NOW_MS, None, b"v", ())], producer_id=PRODUCER, producer_epoch=0, base_sequence=0,
+            is_transactional=True,
+        )
+    )  # fmt: skip
+    batch[-1] ^= 1
+    return bytes(batch)
+
+
+def _from_the_future() -> bytes:
+    return encode_batch(
+        [(NOW_MS + 7_200_000, None, b"v", ())], producer_id=PRODUCER, producer_epoch=0,
+        base_sequence=0, is_transactional=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("batch", "error"),
+    [
+        (MARKER, e.INVALID_RECORD),
+        (_damaged(), e.CORRUPT_MESSAGE),
+        (_from_the_future(), e.INVALID_TIMESTAMP),
+    ],
+    ids=["marker", "damaged", "from the future"],
+)
+def test_coordinator_is_asked_before_a_batch_is_refused_for_what_is_in_it(leader, batch, error):
+    told = [leader.produce(batch=batch), leader.produce(batch=batch)]
+    assert leader.errors() == [] and len(leader.questions) == 1
+    leader.answer(e.INVALID_TXN_STATE)
+    assert leader.errors() == [(token, e.INVALID_TXN_STATE) for token in told]
+    token = leader.produce(batch=batch)
+    leader.answer()
+    assert leader.errors()[2:] == [(token, error)]
+    assert not leader.questions and leader.partition.log.log_end_offset == 0
 
 
 def test_too_much_that_waits_is_refused(leader, monkeypatch):
