@@ -126,6 +126,7 @@ class Connection(Sender):
         "taken_at",
         "throttle",
         "traffic",
+        "unanswered",
         "unsent",
         "view",
         "wants_write",
@@ -149,6 +150,9 @@ class Connection(Sender):
         self.listener = listener
         self.inflight: deque[Request] = deque()
         self.out: deque[Part] = deque()
+        self.unanswered = 0
+        """How many of its requests are under way that get no answer (acks=0), so that they are not
+        in flight; but an error closes it."""
         self.buffer: bytearray | None = None
         self.view = NO_VIEW
         self.filled = 0

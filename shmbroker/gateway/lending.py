@@ -124,9 +124,11 @@ class Away(NamedTuple):
 
 
 def is_between_requests(connection: Connection) -> bool:
-    """Whether nothing of it is in flight, unsent or waiting for room."""
+    """Whether nothing of it is in flight, unsent or waiting for room; nor to be closed for what
+    gets no answer."""
     return not (
         connection.inflight
+        or connection.unanswered
         or connection.out
         or connection.wants_write
         or connection.is_closed

@@ -161,6 +161,8 @@ class ProduceApi:
                 gateway.pending[token] = request
                 if fast.acks:
                     connection.inflight.append(request)
+                else:
+                    connection.unanswered += 1
                 return True
         return self._submit_any(connection, buffer, start, end, version, correlation_id)
 
@@ -219,6 +221,8 @@ class ProduceApi:
             request.answers[token] = answer
         if acks:
             connection.inflight.append(request)
+        else:
+            connection.unanswered += 1
         if not appends:
             self._finish(request)
         elif (
@@ -276,6 +280,8 @@ class ProduceApi:
         gateway.pending.update(dict.fromkeys(tokens, request))
         if request.acks:
             connection.inflight.append(request)
+        else:
+            connection.unanswered += 1
         topics = [
             (image.topic_id, topic.places)
             for image, topic in zip(images, walked.topics, strict=True)
@@ -397,6 +403,7 @@ class ProduceApi:
 def _note_answered(request: ProduceRequest) -> None:
     """Note a request that gets no answer, but has taken its time."""
     connection = request.connection
+    connection.unanswered -= 1
     connection.answered.append(
         (API_KEY, request.received, API_KEY, request.received, 1, connection.traffic.monotonic())
     )

@@ -28,7 +28,7 @@ from shmbroker.kernels import native
 from shmbroker.shm.counters import OPEN_CONNECTIONS
 from shmbroker.shm.words import WORD_BYTES, words_of
 from shmbroker.wire import codec
-from shmbroker.wire.error_codes import NOT_LEADER_OR_FOLLOWER
+from shmbroker.wire.error_codes import NONE, NOT_LEADER_OR_FOLLOWER
 from shmbroker.wire.frame import parse_response_header, request_frame
 from tests.support.family_memory import BROKER_ID, TOPIC
 from tests.support.gateway_family import GATEWAY, GatewayFamily
@@ -246,6 +246,35 @@ def test_it_goes_only_between_two_requests(two: Two) -> None:
         if two.is_lent:
             break
     assert two.is_lent and two.ask(PRODUCE)[0] is two.host
+
+
+@pytest.mark.parametrize("error", [NONE, NOT_LEADER_OR_FOLLOWER])
+def test_it_stays_while_it_may_be_closed_for_what_gets_no_answer(two: Two, error: int) -> None:
+    """Closed while it was lent, it came home without its socket, and this gateway died of it."""
+    two.rest(WINDOW_S)
+    for _ in range(10 * QUIET_LOOKS):
+        two.send(PRODUCE, BODIES["Produce"] | {"acks": 0})
+        two.rest(LOOK_S)
+        two.turns()
+        assert not two.is_lent
+        assert two.serve(two.home) == 1
+        two.home.gateway.turn(two.home.poller.poll(0))
+        if two.is_lent:
+            break
+    two.turns()
+    assert two.is_lent
+    two.send(PRODUCE, BODIES["Produce"] | {"acks": 0})
+    two.send(METADATA)
+    two.turns()
+    assert two.is_lent, "its host knows not yet whether to close it"
+    [(_, payload)] = two.host.taken()
+    token = TOKEN.unpack_from(payload)[0]
+    two.host.reply(APPENDED, APPENDED_HEAD.pack(token, error, 0, 0, -1, -1, -1))
+    two.turns()
+    if error:
+        assert two.home.client.recv(1) == b"" and not two.lender.away
+    else:
+        assert two.home.answer(*METADATA)["topics"] == [] and not two.is_lent
 
 
 def test_what_a_guest_may_not_ask_is_answered_at_home(two: Two) -> None:
