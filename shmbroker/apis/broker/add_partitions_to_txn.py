@@ -113,7 +113,7 @@ def _refused(
 
 
 def _alike(topics: Topics, error: int) -> list[dict[str, Any]]:
-    """The same for all partitions, in the shape of the request."""
+    """Rows with one error code for all partitions, in the shape of the request."""
     return [
         {
             "name": topic["name"],
@@ -127,7 +127,7 @@ def _alike(topics: Topics, error: int) -> list[dict[str, Any]]:
 
 
 def _each(errors: dict[tuple[str, int], int]) -> list[dict[str, Any]]:
-    """Each partition once, below its topic; so a topic that names none is left out."""
+    """Rows that tell each partition once, below its topic; a topic that names none is left out."""
     found: dict[str, list[dict[str, int]]] = {}
     for (name, index), error in errors.items():
         row = {"partition_index": index, "partition_error_code": error}
