@@ -29,6 +29,7 @@ from tests.processes import (  # noqa: F401  they add scenarios
     wire_cases_groups,
     wire_cases_quotas,
     wire_cases_records,
+    wire_cases_settings,
     wire_cases_transactions,
 )
 from tests.processes.wire_cases import SCENARIOS

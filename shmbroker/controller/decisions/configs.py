@@ -2,7 +2,8 @@
 
 Pure functions of a request and an image, with the checks, codes and words of Kafka's
 `ConfigAdminManager` (a broker's own checks, before it forwards) and `ConfigurationControlManager`
-(the controller's). Each resource stands or falls by itself.
+(the controller's). Each resource stands or falls by itself; but an operation that there is not
+fails all that a broker would have forwarded with it, as the controller reads them together.
 
 * Unlike Kafka, where a broker takes changes for itself only, any registered broker's are taken.
 * Broker settings that nobody knows are kept, as Kafka keeps them for its plugins.
@@ -79,12 +80,22 @@ def incremental_alter_configs(
 ) -> tuple[list[Record], dict[str, Any]]:
     """IncrementalAlterConfigs v0–1: (records, response)."""
 
-    def alter(resource: dict[str, Any]) -> tuple[list[Record], Complaint]:
+    def own_complaint(resource: dict[str, Any]) -> Complaint:
         if resource["resource_type"] == BROKER_LOGGER_RESOURCE:
-            return [], _logger_complaint(resource, image)
+            return _logger_complaint(resource, image)
+        return _own_complaint(resource, image, config)
+
+    def alter(resource: dict[str, Any]) -> tuple[list[Record], Complaint]:
         return _alter(resource, image, layers, config)
 
-    return _answer(request, image, alter)
+    return _answer(request, image, own_complaint, alter)
+
+
+def has_unknown_operation(resource: dict[str, Any]) -> bool:
+    """Whether a setting is to be changed in a way that there is not."""
+    return any(
+        not SET <= entry.get("config_operation", SET) <= SUBTRACT for entry in resource["configs"]
+    )
 
 
 def level_changes(request: dict[str, Any], response: dict[str, Any]) -> dict[str, str | None]:
@@ -105,7 +116,14 @@ def alter_configs(
     request: dict[str, Any], image: MetadataImage, config: BrokerConfig
 ) -> tuple[list[Record], dict[str, Any]]:
     """AlterConfigs v0–2: what isn't named is taken away."""
-    return _answer(request, image, lambda resource: _replace(resource, image, config))
+
+    def own_complaint(resource: dict[str, Any]) -> Complaint:
+        return _own_complaint(resource, image, config)
+
+    def replace(resource: dict[str, Any]) -> tuple[list[Record], Complaint]:
+        return _replace(resource, image, config)
+
+    return _answer(request, image, own_complaint, replace)
 
 
 def idle_complaints(records: list[Record]) -> list[str]:
@@ -127,35 +145,47 @@ def _resource_in_words(message: dict[str, Any]) -> str:
 def _answer(
     request: dict[str, Any],
     image: MetadataImage,
-    alter: Callable[[dict[str, Any]], tuple[list[Record], Complaint]],
+    own_complaint: Callable[[dict[str, Any]], Complaint],
+    change: Callable[[dict[str, Any]], tuple[list[Record], Complaint]],
 ) -> tuple[list[Record], dict[str, Any]]:
+    """First what a broker says itself, then `change` for what it would have forwarded."""
     resources = request["resources"]
     keys = [(resource["resource_type"], resource["resource_name"]) for resource in resources]
     counts: dict[tuple[int, str], int] = {}
     for key in keys:
         counts[key] = counts.get(key, 0) + 1
-    records: list[Record] = []
-    responses = []
-    for resource, key in zip(resources, keys, strict=True):
-        new: list[Record] = []
+    complaints = []
+    forwarded = []
+    for at, (resource, key) in enumerate(zip(resources, keys, strict=True)):
         if counts[key] > 1:
             complaint: Complaint = INVALID_REQUEST, "Each resource must appear at most once."
         else:
             complaint = _values_complaint(resource)
             if not complaint[0]:
-                new, complaint = alter(resource)
-        if not complaint[0] and not request["validate_only"]:
+                complaint = own_complaint(resource)
+        complaints.append(complaint)
+        if not complaint[0] and key[0] != BROKER_LOGGER_RESOURCE:
+            forwarded.append(at)
+    if any(has_unknown_operation(resources[at]) for at in forwarded):
+        for at in forwarded:
+            complaints[at] = UNKNOWN_SERVER_ERROR, None
+        forwarded = []
+    records: list[Record] = []
+    for at in forwarded:
+        new, complaints[at] = change(resources[at])
+        if not complaints[at][0] and not request["validate_only"]:
             records += new
             if image.features.get(ELIGIBLE_LEADER_REPLICAS):
                 records += _cleared_elrs(new)
-        responses.append(
-            {
-                "error_code": complaint[0],
-                "error_message": fitting(complaint[1]),
-                "resource_type": key[0],
-                "resource_name": key[1],
-            }
-        )
+    responses = [
+        {
+            "error_code": code,
+            "error_message": fitting(message),
+            "resource_type": type_,
+            "resource_name": name,
+        }
+        for (code, message), (type_, name) in zip(complaints, keys, strict=True)
+    ]
     return records, {"throttle_time_ms": 0, "responses": responses}
 
 
@@ -184,23 +214,30 @@ def _values_complaint(resource: dict[str, Any]) -> Complaint:
     return _OK
 
 
+def _own_complaint(
+    resource: dict[str, Any], image: MetadataImage, config: BrokerConfig
+) -> Complaint:
+    """What a broker says itself to changes of anything but loggers."""
+    type_ = resource["resource_type"]
+    if type_ not in (TOPIC_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE):
+        return INVALID_REQUEST, f"Unknown resource type {type_}"
+    if type_ != BROKER_RESOURCE:
+        return _OK
+    operations = {
+        entry["name"]: (entry.get("config_operation", SET), entry["value"])
+        for entry in resource["configs"]
+    }
+    return _broker_complaint(resource["resource_name"], operations, image, config)
+
+
 def _alter(
     resource: dict[str, Any], image: MetadataImage, layers: Layers, config: BrokerConfig
 ) -> tuple[list[Record], Complaint]:
     type_, name = resource["resource_type"], resource["resource_name"]
-    operations = {
-        entry["name"]: (entry["config_operation"], entry["value"]) for entry in resource["configs"]
-    }
-    complaint = _type_complaint(type_)
-    if not complaint[0] and type_ == BROKER_RESOURCE:
-        complaint = _broker_complaint(name, operations, image, config)
-    if not complaint[0] and any(not SET <= kind <= SUBTRACT for kind, _ in operations.values()):
-        complaint = UNKNOWN_SERVER_ERROR, None
-    if complaint[0]:
-        return [], complaint
     before = image.config(type_, name)
     changes: dict[str, str | None] = {}
-    for key, (operation, value) in operations.items():
+    for entry in resource["configs"]:
+        key, operation, value = entry["name"], entry["config_operation"], entry["value"]
         if operation == DELETE:
             value = None
         elif operation != SET:
@@ -215,23 +252,10 @@ def _replace(
     resource: dict[str, Any], image: MetadataImage, config: BrokerConfig
 ) -> tuple[list[Record], Complaint]:
     type_, name = resource["resource_type"], resource["resource_name"]
-    values = {entry["name"]: entry["value"] for entry in resource["configs"]}
-    complaint = _type_complaint(type_)
-    if not complaint[0] and type_ == BROKER_RESOURCE:
-        operations = {key: (SET, value) for key, value in values.items()}
-        complaint = _broker_complaint(name, operations, image, config)
-    if complaint[0]:
-        return [], complaint
-    changes = dict(values)
+    changes = {entry["name"]: entry["value"] for entry in resource["configs"]}
     for key in image.config(type_, name):
         changes.setdefault(key, None)
     return _changed(type_, name, changes, image, config)
-
-
-def _type_complaint(type_: int) -> Complaint:
-    if type_ in (TOPIC_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE):
-        return _OK
-    return INVALID_REQUEST, f"Unknown resource type {type_}"
 
 
 def _changed(

@@ -10,6 +10,7 @@ Named twice in one request, a topic or resource is refused: so all of those are 
 
 from __future__ import annotations
 
+from shmbroker.controller.decisions.configs import has_unknown_operation
 from shmbroker.controller.decisions.placement import PARTITIONS_MAX
 from shmbroker.controller.decisions.topic_creation import asked_partitions
 from shmbroker.controller.decisions.topic_growth import added_partitions
@@ -46,7 +47,7 @@ def parts_of(
     key, _, name = _ROWS[api_name]
     rows = request[key]
     weights = [_weight(api_name, row, image, config) for row in rows]
-    if sum(weights) <= WEIGHT_MAX or _is_too_much(api_name, rows, image, config):
+    if sum(weights) <= WEIGHT_MAX or _is_one_affair(api_name, rows, image, config):
         return None
     counts: dict[tuple[Any, ...], int] = {}
     for row in rows:
@@ -106,10 +107,12 @@ def _weight(api_name: str, row: Row, image: MetadataImage, config: BrokerConfig)
     return 1 + len(row["configs"])
 
 
-def _is_too_much(
+def _is_one_affair(
     api_name: str, rows: list[Row], image: MetadataImage, config: BrokerConfig
 ) -> bool:
-    """Whether the request is refused as a whole."""
+    """Whether the request is, or may be, refused as a whole."""
     if api_name == "CreateTopics":
         return asked_partitions(rows, config) > PARTITIONS_MAX
+    if api_name == "IncrementalAlterConfigs":
+        return any(map(has_unknown_operation, rows))
     return api_name == "CreatePartitions" and added_partitions(rows, image) > PARTITIONS_MAX

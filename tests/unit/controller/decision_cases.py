@@ -871,6 +871,30 @@ REPLACE: list[Case] = [
     ),
     _alter_one(4, "1", ("log.roll.ms", 7, "5"), says=(42, "Unknown operations type 7")),
     _alter_one(2, "case-v", ("flush.ms", 7, "5"), says=(-1, None)),
+    # The controller reads all that it is forwarded; what a broker says itself stands.
+    _alter(
+        (2, "case-v", [("flush.ms", 0, "5")]),
+        (32, "case-g", [("consumer.session.timeout.ms", 4, "50000")]),
+        (2, "case-none", [("flush.ms", 0, "5")]),
+        (2, "case-x", [("flush.ms", 0, "5"), ("flush.ms", 0, "5")]),
+        (4, "1", [("log.roll.ms", 0, "604800000")]),
+        (7, "x", []),
+        (8, "1", []),
+        answers=[
+            (2, "case-v", -1, None),
+            (32, "case-g", -1, None),
+            (2, "case-none", -1, None),
+            (2, "case-x", 42, "Error due to duplicate config keys"),
+            (4, "1", -1, None),
+            (7, "x", 42, "Unknown resource type 7"),
+            (8, "1", *_OK),
+        ],
+    ),
+    _alter(
+        (2, "case-v", []),
+        (4, "1", [("log.roll.ms", 7, "5")]),
+        answers=[(2, "case-v", *_OK), (4, "1", 42, "Unknown operations type 7")],
+    ),
     _delete(("case-v", _NO_ID), answers=[("case-v", *_OK)]),
 ]
 

@@ -146,3 +146,8 @@ def test_small_requests_and_those_that_are_refused_as_a_whole_are_not_cut(
     assert split(active, "CreatePartitions", too_many) == [too_many]
     one = {"topics": [topic("one", 9000)]}
     assert split(active, "CreateTopics", one) == [one]
+    rows = [resource(f"known-{number}", "5") for number in range(900)]
+    assert split(active, "IncrementalAlterConfigs", {"resources": rows})[1:]
+    rows[899]["configs"][0]["config_operation"] = 4
+    not_understood = {"resources": rows}
+    assert split(active, "IncrementalAlterConfigs", not_understood) == [not_understood]
