@@ -11,7 +11,6 @@ from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_adapter import STEP_ROWS, Call, Steps
 from shmbroker.metadata.image import TopicImage
 from shmbroker.metadata.topic_names import topic_name_complaint
-from shmbroker.replica.partition import not_led_error
 from shmbroker.wire import error_codes
 
 API_KEY = 61
@@ -61,11 +60,15 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
 
 
 def _describe(broker: BrokerContext, image: TopicImage, index: int) -> dict[str, Any]:
+    """What this broker's replica knows, whoever leads: who looks for transactions that hang asks
+    one broker about all that it has (`kafka-transactions find-hanging --broker-id`)."""
     if not 0 <= index < len(image.partitions):
         return {"error_code": error_codes.UNKNOWN_TOPIC_OR_PARTITION}
     partition = broker.partitions.find(partition_key(image.topic_id, index))
-    if partition is None or not partition.is_leader:
-        return {"error_code": not_led_error(partition)}
+    if partition is None:
+        return {"error_code": error_codes.NOT_LEADER_OR_FOLLOWER}
+    if partition.is_offline:
+        return {"error_code": error_codes.KAFKA_STORAGE_ERROR}
     return {
         "active_producers": [
             {

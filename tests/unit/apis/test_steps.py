@@ -144,7 +144,7 @@ def test_a_partition_that_is_named_again_and_again_makes_no_huge_answer() -> Non
     producers = SimpleNamespace(producers=dict.fromkeys(range(100), entry))
     broker = worker()
     key = partition_key(bytes(16), 0)
-    broker.partitions[key] = SimpleNamespace(is_leader=True, producers=producers)
+    broker.partitions[key] = SimpleNamespace(is_offline=False, producers=producers)
     asked = {"topics": [{"name": "t", "partition_indexes": [0] * 2000}]}
     steps = describe_producers.answer(broker, SimpleNamespace(api_version=0), asked)
     answer = finish(steps)

@@ -24,6 +24,7 @@ from shmbroker.log.retiring import delete_segments_before
 from shmbroker.purgatory import Purgatory
 from shmbroker.records.batch import encode_batch
 from shmbroker.records.end_marker import EndMarker
+from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR
 from tests.support.steps import finish
 from tests.unit.broker.test_group_commit import NOW_MS, Worker
 
@@ -257,10 +258,23 @@ def test_describe_producers_tells_where_a_transaction_began(leader):
     leader.write(1)
     leader.end(1, is_commit=True)
     leader.write(1)
+    (row,) = producers_of(leader)["active_producers"]
+    assert (row["current_txn_start_offset"], row["coordinator_epoch"]) == (2, 0)
+
+
+def test_followers_tell_of_their_producers_and_lost_disks_do_not(leader):
+    leader.write(1)
+    leader.partition.is_leader = False
+    assert len(producers_of(leader)["active_producers"]) == 1
+    leader.partition.is_offline = True
+    assert producers_of(leader)["error_code"] == KAFKA_STORAGE_ERROR
+
+
+def producers_of(leader: Leader) -> Any:
+    """The row of the partition in an answer to DescribeProducers."""
     body = {"topics": [{"name": "t", "partition_indexes": [0]}]}
     answer = finish(describe_producers.answer(broker_of(leader), SimpleNamespace(), body))
-    (row,) = answer["topics"][0]["partitions"][0]["active_producers"]
-    assert (row["current_txn_start_offset"], row["coordinator_epoch"]) == (2, 0)
+    return answer["topics"][0]["partitions"][0]
 
 
 def broker_of(leader: Leader) -> Any:
