@@ -253,6 +253,8 @@ def describe_cluster(asker: Asker, version: int, body: Message) -> Outcome:
         return None
 
     def after(answer: Message) -> Message:
+        if answer.get("error_code"):
+            return answer
         may_describe = asker.may_cluster(DESCRIBE)
         answer["cluster_authorized_operations"] = (
             asker.operations(CLUSTER, CLUSTER_NAME) if may_describe else 0

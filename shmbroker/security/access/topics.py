@@ -43,6 +43,7 @@ from shmbroker.security.acls import (
     TOPIC,
 )
 from shmbroker.wire.error_codes import (
+    INVALID_REQUEST,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
@@ -274,7 +275,8 @@ def describe_topic_partitions(asker: Asker, version: int, body: Message) -> Outc
             or asker.may_topic(DESCRIBE, row["name"])
         ]
         for row in rows:
-            row["topic_authorized_operations"] = asker.operations(TOPIC, row["name"])
+            if row["error_code"] != INVALID_REQUEST:  # the cursor's, and then of every row
+                row["topic_authorized_operations"] = asker.operations(TOPIC, row["name"])
         refused = [
             {"name": row["name"], "topic_authorized_operations": UNSAID} | REFUSED
             for row in forbidden

@@ -11,6 +11,7 @@ from shmbroker.security.access.asker import Asker, Outcome, Partly, Refused
 from shmbroker.security.access.needs import NEEDS
 from shmbroker.security.access.rules import RULES
 from shmbroker.security.access.tokens import may_see
+from shmbroker.security.access.topics import UNSAID
 from shmbroker.security.acls import (
     ALL,
     ALLOW,
@@ -41,6 +42,8 @@ from shmbroker.wire.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,
     DELEGATION_TOKEN_AUTHORIZATION_FAILED,
     GROUP_AUTHORIZATION_FAILED,
+    INVALID_REQUEST,
+    MISMATCHED_ENDPOINT_TYPE,
     OPERATION_NOT_ATTEMPTED,
     TOPIC_AUTHORIZATION_FAILED,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -242,6 +245,20 @@ def test_authorized_operations_are_the_clients_own() -> None:
     assert isinstance(outcome, Partly)
     (row,) = outcome.after({"topics": [{"name": "mine", "error_code": 0}]})["topics"]
     assert row["topic_authorized_operations"] == 1 << READ | 1 << DESCRIBE
+
+
+def test_what_was_refused_as_a_whole_names_no_operations() -> None:
+    asked = {"include_cluster_authorized_operations": True, "endpoint_type": 2}
+    outcome = judge(may((CLUSTER, CLUSTER_NAME, DESCRIBE)), keys.DESCRIBE_CLUSTER, 2, asked)
+    assert isinstance(outcome, Partly)
+    told = {"error_code": MISMATCHED_ENDPOINT_TYPE, "cluster_authorized_operations": UNSAID}
+    assert outcome.after(dict(told)) == told
+    cursor = {"topic_name": "other", "partition_index": 0}
+    asked = {"topics": [{"name": "mine"}], "response_partition_limit": 9, "cursor": cursor}
+    outcome = judge(may((TOPIC, "mine", READ)), keys.DESCRIBE_TOPIC_PARTITIONS, 0, asked)
+    assert isinstance(outcome, Partly)
+    row = {"name": "mine", "error_code": INVALID_REQUEST, "topic_authorized_operations": UNSAID}
+    assert outcome.after({"topics": [dict(row)]})["topics"] == [row]
 
 
 def test_one_forbidden_topic_spoils_what_is_added_to_a_transaction() -> None:
