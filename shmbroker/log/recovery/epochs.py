@@ -10,6 +10,7 @@ import logging
 import os
 
 from shmbroker.errors import CorruptFault
+from shmbroker.log.mending import NO_LIMIT
 from shmbroker.log.recovery.damage import report
 from shmbroker.records.batch_layout import H_BASE_OFFSET, H_LEADER_EPOCH
 
@@ -39,13 +40,22 @@ def load_epochs(log: PartitionLog) -> None:
 
 
 def rebuild_epochs(log: PartitionLog) -> None:
-    """Rebuild the epoch history from all batches, as far as they can be read."""
+    """Rebuild the epoch history from all batches, as far as they can be read.
+
+    One whose offset can't stand where it is says nothing: of a torn write's head the epoch may be
+    there without the base offset, which reads as less than it was.
+    """
     epochs = log.leader_epochs
     epochs.clear()
-    for segment in log.segments:
+    limits = [segment.base_offset for segment in log.segments[1:]] + [NO_LIMIT]
+    for segment, limit in zip(log.segments, limits, strict=True):
+        least = segment.base_offset
         try:
             for _, header in segment.headers(0, segment.size):
-                epochs.assign(header[H_LEADER_EPOCH], header[H_BASE_OFFSET])
+                base_offset = header[H_BASE_OFFSET]
+                if least <= base_offset < limit:
+                    epochs.assign(header[H_LEADER_EPOCH], base_offset)
+                    least = base_offset + 1
         except CorruptFault:
             pass  # What follows still counts.
 

@@ -409,6 +409,18 @@ def test_recovery_point_beyond_the_end_is_named(node: Path, clean: bool) -> None
     log.close(clean=False)
 
 
+def test_epochs_are_not_rebuilt_from_a_batch_that_lost_its_base_offset(node: Path) -> None:
+    (node / "t-0" / "leader-epoch-checkpoint").unlink()
+    # Torn: the sector with its base offset was not written, the one with its epoch was.
+    change(node, 48, 11, 0, offset_bytes(0))
+    before = [segment_file(node, base).read_bytes() for base in BASES[:-1]]
+    log = open_log(node, recovery_point=COUNT - 3)
+    assert log.leader_epochs.entries == [(0, 0), (1, 40)]
+    assert [segment_file(node, base).read_bytes() for base in BASES[:-1]] == before
+    assert log.log_end_offset == COUNT - 1
+    log.close(clean=True)
+
+
 def test_impossible_epochs_are_named_and_not_used(
     node: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
