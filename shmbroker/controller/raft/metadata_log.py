@@ -263,7 +263,9 @@ class MetadataLog:
                 self._part_fd = os.open(self._path(snapshot) + PART, flags, 0o644)
             if position == 0:
                 os.ftruncate(self._part_fd, 0)
-            os.pwrite(self._part_fd, data, position)
+            while data:  # a disk that gets full takes a part
+                written = os.pwrite(self._part_fd, data, position)
+                position, data = position + written, data[written:]
         except OSError as error:
             raise StorageFault(f"can't write {self._path(snapshot)}: {error}") from error
 
@@ -282,6 +284,7 @@ class MetadataLog:
         if tuple(snapshot) in self._snapshots:
             return
         path = self._path(snapshot) + PART
+        fd = -1
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             with open(fd, "wb", closefd=False) as file:
@@ -289,6 +292,8 @@ class MetadataLog:
                     file.write(piece)
                     sign()
         except OSError as error:
+            if fd >= 0:
+                os.close(fd)
             remove_files([path])
             kind = DiskFullFault if error.errno in FULL else StorageFault
             raise kind(f"can't write {path}: {error}") from error

@@ -1,6 +1,8 @@
 """Snapshots: written, retained, read by those that come late, fetched by voters that lag."""
 
 import errno
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -15,6 +17,7 @@ from shmbroker.controller.raft.quorum_state import QuorumState
 from shmbroker.controller.raft.snapshots import SnapshotSchedule, image_snapshot
 from shmbroker.errors import CorruptFault
 from shmbroker.log.config import LogConfig
+from shmbroker.log.faults import DiskFullFault
 from shmbroker.metadata.draft import applied
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import MetadataImage
@@ -73,6 +76,33 @@ def test_who_begins_late_begins_with_the_snapshot(
     late.catch_up(image.offset)
     assert late.image == image
     assert None in list(follower_of(tmp_path).reader.lots(image.offset))
+
+
+def test_a_snapshot_that_finds_no_room_leaves_nothing_behind(tmp_path: Path) -> None:
+    log = MetadataLog.open(str(tmp_path), now_ms, LogConfig({}))
+
+    def content() -> Iterator[bytes]:
+        yield b"some"
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    files, descriptors = sorted(os.listdir(log.directory)), os.listdir("/proc/self/fd")
+    with pytest.raises(DiskFullFault):
+        log.add_snapshot(SnapshotId(1, 1), content())
+    assert sorted(os.listdir(log.directory)) == files
+    assert len(os.listdir("/proc/self/fd")) == len(descriptors)
+
+
+def test_a_piece_of_a_snapshot_that_is_taken_in_parts_is_written_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = MetadataLog.open(str(tmp_path), now_ms, LogConfig({}))
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:3], at))
+    snapshot = SnapshotId(1, 1)
+    log.write_snapshot(snapshot, 0, b"the first ")
+    log.write_snapshot(snapshot, 10, b"and the second")
+    log.install_snapshot(snapshot)
+    assert log.read_snapshot(snapshot, 0) == (24, b"the first and the second")
 
 
 def test_snapshots_come_by_growth_and_by_time_and_old_ones_go(tmp_path: Path) -> None:
