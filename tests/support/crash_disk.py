@@ -1,8 +1,9 @@
 """A disk that remembers: what may be left of a directory if the machine loses power right now.
 
-While `recording`, every call of `os` and every store to a map that changes something below the
-directory is noted, as far as no fsync has made it durable yet. `crash_image` then draws one of the
-legal outcomes (after Pillai et al., "All File Systems Are Not Created Equal", OSDI 2014):
+While `recording`, every call of `os`, every write to what `open` has opened and every store to a
+map that changes something below the directory is noted, as far as no fsync has made it durable yet.
+`crash_image` then draws one of the legal outcomes (after Pillai et al., "All File Systems Are Not
+Created Equal", OSDI 2014):
 
    data        a file consists of sectors (512 bytes) or pages (4096); each holds what it held at
                some moment since the last fsync of the file, whatever the others hold
@@ -21,6 +22,7 @@ An fsync of a file does not make its name durable, and the reverse.
 
 import builtins
 import contextlib
+import io
 import mmap
 import os
 import random
@@ -30,6 +32,7 @@ from typing import Any
 SECTOR = 512
 PAGE = 4096
 REAL_MAP = mmap.mmap
+REAL_OPEN = builtins.open
 OUTCOMES = ("kill", "cut", "journal", "wild")
 _WEIGHTS = (1, 1, 4, 4)
 
@@ -179,6 +182,10 @@ class CrashDisk:
         text = os.path.abspath(text)
         return text if text.startswith(self.root + "/") or text == self.root else None
 
+    def _has(self, file: Any) -> bool:
+        """Whether a path is below the root, or a descriptor of a file there; and it is recorded."""
+        return self._is_on and (file in self._files or self._path(file) is not None)
+
     def _node(self, path: str) -> Any:
         node: Any = self.top
         for name in path[len(self.root) :].split("/"):
@@ -220,7 +227,7 @@ class CrashDisk:
         if node is None:
             node = File()
             self._change((path, node))
-        with self._real["builtin_open"](path, "rb") as file:
+        with REAL_OPEN(path, "rb") as file:
             content = file.read()
         if content != node.content:
             node.resize(len(content))
@@ -239,15 +246,14 @@ class CrashDisk:
     # ── recording ───────────────────────────────────────────────────────────────────────────────
 
     @contextlib.contextmanager
-    def recording(self, modules: tuple[Any, ...] = ()) -> Iterator[None]:
-        """Watch the calls of `os`, `mmap.mmap`, and `open` as these modules know it."""
+    def recording(self) -> Iterator[None]:
+        """Watch the calls of `os`, `mmap.mmap` and `open`."""
         hooks = {
             name.removeprefix("_do_"): getattr(self, name)
             for name in dir(self)
             if name.startswith("_do_")
         }
         self._real = {name: getattr(os, name) for name in hooks}
-        self._real["builtin_open"] = builtins.open
         disk = self
 
         class WatchedMap(REAL_MAP):
@@ -279,14 +285,38 @@ class CrashDisk:
             def __eq__(self, other: object) -> bool:
                 return self is other
 
+        class WatchedFile(io.FileIO):
+            """What `open` opens to be written: FileIO itself calls the kernel past `os`."""
+
+            def write(self, data: Any) -> int:
+                return os.write(self.fileno(), data)
+
+            def close(self) -> None:
+                if not self.closed and self.closefd:
+                    disk._files.pop(self.fileno(), None)
+                super().close()
+
+        def open_descriptor(path: str, flags: int) -> int:
+            return os.open(path, flags, 0o666)
+
+        def watched_open(file: Any, mode: str = "r", buffering: int = -1, **more: Any) -> Any:
+            if mode in ("r", "rb") or not disk._has(file):
+                return REAL_OPEN(file, mode, buffering, **more)
+            assert mode in ("wb", "xb", "ab"), "others are not needed so far"
+            raw = WatchedFile(file, mode, opener=open_descriptor, **more)
+            size = io.DEFAULT_BUFFER_SIZE if buffering < 0 else buffering
+            return io.BufferedWriter(raw, size) if size else raw
+
         try:
             for name, hook in hooks.items():
                 setattr(os, name, hook)
+            builtins.open = watched_open  # type: ignore[assignment]
             setattr(mmap, "mmap", WatchedMap)  # noqa: B010 it is a type
             self._is_on = True
             yield
         finally:
             self._is_on = False
+            builtins.open = REAL_OPEN
             setattr(mmap, "mmap", REAL_MAP)  # noqa: B010
             for name in hooks:
                 setattr(os, name, self._real[name])

@@ -32,7 +32,7 @@ from shmbroker.controller.raft.quorum_state import QuorumState
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key
 from shmbroker.log.checkpoints import RECOVERY_POINT, read_offsets, sync_directory
-from shmbroker.log.compaction import cleaned_segment, compactor
+from shmbroker.log.compaction import compactor
 from shmbroker.log.compaction.chunks import Source
 from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
@@ -119,7 +119,7 @@ class Life:
     def run(self) -> int:
         """All steps; how many crashes were looked at."""
         os.makedirs(self.disk.root)
-        with self.disk.recording((cleaned_segment,)):
+        with self.disk.recording():
             os.mkdir(self.node)
             sync_directory(self.disk.root)  # As the supervisor does it.
             self.boot(is_successor=False)
