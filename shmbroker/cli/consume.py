@@ -13,7 +13,7 @@ Here is what the command line says, and how a record is written. `consume_reader
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -173,29 +173,39 @@ def command(
     if is_asking:
         _print_offsets(cluster, words, is_json or is_kcat_json)
         return
+    start, stop_ms = _start_and_stop((*places, *[EARLIEST] * from_beginning))
     try:
-        found = [parse_place(text) for text in (*places, *[EARLIEST] * from_beginning)]
         write = _writer(
             format_text, is_json, is_kcat_json, key_delimiter, delimiter_text, shows_null
         )
     except ValueError as refusal:
         raise click.UsageError(f"{refusal}.") from None
     leave_on_sigterm()
-    starts = [place for place in found if place.kind != UNTIL] or [Place(EARLIEST)]
-    stops = [place.number for place in found if place.kind == UNTIL]
-    if len(starts) > 1 or len(stops) > 1:
-        raise click.UsageError("-o takes one place to begin and one e@TIME to stop.")
-    bounds = Bounds(is_ending, count, stops[0] if stops else None, isolation, idle_ms_max)
+    bounds = Bounds(is_ending, count, stop_ms, isolation, idle_ms_max)
     notes = Notes(is_wanted=not quiet, is_talkative=not quiet and (verbose or sys.stderr.isatty()))
     if group is not None:
-        if partitions or starts[0].kind not in (EARLIEST, LATEST):
+        if partitions or start.kind not in (EARLIEST, LATEST):
             raise click.UsageError(
                 "With --group it is -o earliest or latest, for partitions without a committed "
                 "offset; `shmbroker group reset-offsets` moves the group."
             )
-        GroupReader(cluster, words, group, starts[0].kind, bounds, write, notes).run()
+        GroupReader(cluster, words, group, start.kind, bounds, write, notes).run()
     else:
-        PartitionReader(cluster, words, partitions, starts[0], bounds, write, notes).run()
+        PartitionReader(cluster, words, partitions, start, bounds, write, notes).run()
+
+
+def _start_and_stop(texts: Iterable[str]) -> tuple[Place, int | None]:
+    """Where to begin, and the moment in ms at which to stop; click.UsageError for words that say
+    something else."""
+    try:
+        places = [parse_place(text) for text in texts]
+    except ValueError as refusal:
+        raise click.UsageError(f"{refusal}.") from None
+    starts = [place for place in places if place.kind != UNTIL] or [Place(EARLIEST)]
+    stops = [place.number for place in places if place.kind == UNTIL]
+    if len(starts) > 1 or len(stops) > 1:
+        raise click.UsageError("-o takes one place to begin and one e@TIME to stop.")
+    return starts[0], stops[0] if stops else None
 
 
 def _print_offsets(cluster: Cluster, words: tuple[str, ...], as_json: bool) -> None:
