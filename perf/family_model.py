@@ -6,13 +6,13 @@ these rules, which are the code's:
 * A process sleeps until something comes, then works in turns: a turn takes all that has come, and
   costs something by itself beside each item. So a busy process is cheaper than an idle one.
 * What a turn makes is published when its items are done, or after 64 KiB of batches
-  (`broker/append.py`), before half of what the turn itself costs. A client sends each request at
+  (`broker/intake.py`), before half of what the turn itself costs. A client sends each request at
   once; the time of a request is from just before that until its answer was received, as a load
   driver counts it.
 * Who publishes to a sleeper rings its doorbell, which costs the ringer, the sleeper (its way into
   sleep and out of it), and time, if the core has gone to rest.
-* Before it sleeps, a worker looks for more (`gateway/awake.py`, `broker/replication/`): that takes
-  a core, but gives it to whoever wants it.
+* Before it sleeps, a worker looks for more (`ipc/awake.py`): that takes a core, but gives it to
+  whoever wants it.
 * A core that is free takes whoever has waited longest. Who is woken takes the core of who has had
   more of it so far, who goes on later; and of who only looks.
 * Frames over 64 KiB come in pieces, so that sender and receiver work at the same time.

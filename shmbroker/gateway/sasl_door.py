@@ -174,6 +174,8 @@ class Visit:
     # ── who has to show who it is ───────────────────────────────────────────────────────────────
 
     def on_frame(self, buffer: bytearray, start: int, end: int) -> None:
+        """Take one frame, without its size, of who has not shown who it is: ApiVersions and SASL's
+        messages. ProtocolFault for any other."""
         frame = bytes(buffer[start:end])
         if self._exchange.state == RAW:
             self._take_message(Request(self._connection, SASL_AUTHENTICATE, 0, 0), frame)

@@ -228,6 +228,7 @@ class IndexFile:
         self.forget_block()
 
     def remove(self) -> None:
+        """Unlink the file, if it is there; it is empty then."""
         self.close()
         try:
             os.unlink(self.path)

@@ -339,6 +339,7 @@ class ProducerState:
         return len(old)
 
     def clear(self) -> None:
+        """Forget everything."""
         self._producers.clear()
         self._refused.clear()
         self.open.clear()
@@ -364,6 +365,7 @@ class ProducerState:
     # --- snapshots ---
 
     def encode_snapshot(self) -> bytes:
+        """The content of a `.snapshot` file, as Kafka's ProducerStateManager writes it."""
         entries = []
         for producer_id, entry in self._producers.items():
             _, delta, base_offset, _ = entry.batches[-1] if entry.batches else (0, 0, -1, -1)

@@ -7,6 +7,8 @@ from shmbroker.settings.java_properties import properties
 
 
 def read_settings(path: str) -> dict[str, str]:
+    """{Kafka's dotted name: value as text} of a .toml file, or of one with properties. ConfigFault
+    if it can't be read or understood."""
     try:
         with open(path, "rb") as file:
             content = file.read()

@@ -258,6 +258,8 @@ def _fence(group: ClassicGroup, member: ClassicMember) -> None:
 def finish_replacement(
     group: ClassicGroup, replaced: StoreReplaced, error: int, now_ms: int
 ) -> None:
+    """Answer the join of a static member's successor, now that its new id is stored; error: of the
+    log, 0 if it is stored. Else the old id comes back."""
     old, new, was_leader, version = replaced
     if group.members.get(new.member_id) is not new:
         return  # it has been replaced again, or has left, while this was stored
