@@ -1,4 +1,5 @@
-"""Identifiers: topic ids, cluster ids, directory ids, and the key of a partition on the rings.
+"""Identifiers: topic ids, cluster ids, directory ids, the ids of classic members, and the key of a
+partition on the rings.
 
 A Kafka uuid is 16 bytes; as text it is url-safe base64 without padding (22 characters).
 The all-zero uuid means "none"; the uuid 1 is `__cluster_metadata`'s topic id; neither is handed
@@ -21,6 +22,9 @@ PARTITION_KEY = struct.Struct(">16si")
 
 partition_key = PARTITION_KEY.pack
 
+MEMBER_NAME_MAX = 1024
+"""Characters of a client's name in a member id, which must fit into a string again."""
+
 
 def is_real_directory(uuid: bytes) -> bool:
     """Whether a directory id is one of a log directory, not one that says something else."""
@@ -41,6 +45,11 @@ def uuid_dashed(uuid: bytes) -> str:
     """The 36 characters that everybody else prints; `uuid` itself takes 10 ms to import."""
     text = uuid.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def new_member_id(name: str) -> str:
+    """A member id that no member of any group ever had: the client's name, then a uuid."""
+    return f"{name[:MEMBER_NAME_MAX]}-{uuid_dashed(random_uuid())}"
 
 
 def uuid_text(uuid: bytes) -> str:

@@ -7,8 +7,8 @@ A turn:
   3  publish, if no READ waits: acks then go out before anything else is done
   4  wake the delayed reads and acks of partitions that got new batches, or whose replicas did; let
      followers read, and follow; publish
-  5  populate ahead of the appends, expire what waited long enough; once a second roll, retain and
-     checkpoint
+  5  populate ahead of the appends, expire what waited long enough; once a second look at what is
+     not urgent (`broker.housekeeping`)
 
 Before its first turn is its `boot`, behind the last one its `leaving`. `peer_changes` is told whose
 process has died.
@@ -25,10 +25,7 @@ Rules of this file:
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
-from shmbroker import logs
-from shmbroker.apis import table
 from shmbroker.broker.append import Appender
 from shmbroker.broker.append_runs import AppendRuns
 from shmbroker.broker.applied_settings import AppliedSettings
@@ -38,7 +35,9 @@ from shmbroker.broker.damage import DamageMender
 from shmbroker.broker.disk_reserve import DiskReserve
 from shmbroker.broker.disk_watch import DiskWatch
 from shmbroker.broker.end_markers import EndMarkers
+from shmbroker.broker.execution import executor_of
 from shmbroker.broker.file_passing import FilePassing
+from shmbroker.broker.housekeeping import Housekeeping
 from shmbroker.broker.intake import Intake
 from shmbroker.broker.live_metadata import LiveMetadata
 from shmbroker.broker.live_settings import LiveSettings
@@ -61,32 +60,26 @@ from shmbroker.broker.transaction_exchange import TransactionExchange
 from shmbroker.broker.upkeep import Upkeep
 from shmbroker.clock import Clock
 from shmbroker.groups.coordinator import GroupCoordinator
-from shmbroker.groups.known_requests import KnownCommits, KnownFetches
 from shmbroker.groups.transactions.coordinator import TransactionCoordinator
-from shmbroker.ids import random_uuid, uuid_dashed
+from shmbroker.ids import new_member_id
 from shmbroker.ipc.asking import Asking
 from shmbroker.ipc.awake import AFTER_S, AMONG_REPLICAS_S, Awake
 from shmbroker.ipc.core import Core
 from shmbroker.ipc.member import BACKLOG_RETRY_S, FamilyMember
-from shmbroker.ipc.operation_adapter import Call, Executor, Handler, Steps
 from shmbroker.metadata.features import TRANSACTION_VERSION
-from shmbroker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from shmbroker.metadata.topic_names import OFFSETS_TOPIC
 from shmbroker.purgatory import Purgatory
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import AHEAD_ENDS, CLEANER_WANTED, CONTROL_GENERATION_WORD
 from shmbroker.shm.latencies import STAGE_PURGATORY
 from shmbroker.wire import error_codes
-from shmbroker.wire.api_keys import OFFSET_COMMIT, OFFSET_FETCH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shmbroker.apis.contexts import BrokerApi, MetadataLink
+    from shmbroker.apis.contexts import MetadataLink
     from shmbroker.broker.ports import Disk, Peers, Tables
     from shmbroker.metadata.image import MetadataImage
     from shmbroker.replica.partition import Partition
-
-MEMBER_NAME_MAX = 1024
-"""Characters of a client's name in a member id, which must fit into a string again."""
 
 HOUSEKEEPING_INTERVAL_S = 1.0
 SLEEP_S_MIN = 0.001
@@ -130,21 +123,14 @@ class Broker:
         self._build_coordinators(tables)
         self._build_replication(tables)
         self._build_following()
-        self.executor = Executor(
-            {
-                module.API_KEY: (module.NAME, self._handler(module))
-                for module in table.IN_IO_WORKER + table.ON_CONTROL_SOCKET
-            },
-            {
-                OFFSET_COMMIT: KnownCommits(self.groups, lambda: self.image),
-                OFFSET_FETCH: KnownFetches(self.groups, lambda: self.image),
-            },
-        )
+        self.executor = executor_of(self)
         self.applied_settings.apply_to_broker()
         self.shown = BrokerShown(clock, member, tables.latencies)
         self.peer_changes = PeerChanges(self, peers)
         self.intake = Intake(self)
-        self._turns = 0
+        self.housekeeping = Housekeeping(self)
+        self.turns = 0
+        """How many it has taken."""
         self._next_housekeeping = 0.0
 
     def _build_asking(self, endpoint: tuple[str, int]) -> None:
@@ -188,7 +174,14 @@ class Broker:
         self.store.on_readable = self._on_readable
         self.partitions = self.store.partitions
         self.upkeep = Upkeep(self.store, config["log.retention.check.interval.ms"])
-        self.compaction = Compaction(self.store, config, self._clean, member.tally.add)
+        self.compaction = Compaction(
+            self.store,
+            config,
+            lambda body: self.asks.cleaner(
+                body, lambda answer: self.compaction.on_answer(answer, self._now_ms)
+            ),
+            member.tally.add,
+        )
         self.damage = DamageMender(self.store, self.compaction.is_on)
         faults = StorageFaults(
             self.clock, member.tally.add, self.damage, self.now_ms, self.partitions
@@ -239,7 +232,7 @@ class Broker:
             self.config,
             self.now_ms,
             self.steady_ms,
-            make_member_id,
+            new_member_id,
             self.acks.on_stored,
             tables.standing,
         )
@@ -281,7 +274,9 @@ class Broker:
             pass_file=self.passing.pass_file,
             note_gap=self.store.note_gap,
             flush=self.store.flush,
-            ask=lambda body: self.asks.for_in_sync(body, self._on_in_sync),
+            ask=lambda body: self.asks.for_in_sync(
+                body, lambda answer: self.replication.in_sync.on_answer(answer, self.partitions)
+            ),
             tell=lambda body: self.asks.tell_log_ends(body, self.replication.log_ends.on_answer),
             on_decided=lambda partition: self.placement.apply_again(partition, self.image),
             on_high_watermark=self._on_high_watermark,
@@ -328,21 +323,6 @@ class Broker:
         """The cluster as of the last committed record that was followed."""
         return self.metadata.image
 
-    def _handler(self, module: BrokerApi) -> Handler:
-        if module.API_KEY in table.GROUP_KEYS:
-            hold, names_of = self.groups.hold, table.group_ids_of
-        elif module.API_KEY in table.TRANSACTION_KEYS:
-            hold, names_of = self.transactions.hold, table.transactional_ids_of
-        else:
-            return partial(module.answer, self)
-
-        def handle(call: Call, body: dict[str, Any]) -> dict[str, Any] | Steps | None:
-            call.hold = hold
-            call.hold_names = names_of(body)
-            return module.answer(self, call, body)
-
-        return handle
-
     def now_ms(self) -> int:
         """The time of this turn, as the wall clock shows it: it may jump."""
         return self._now_ms
@@ -367,7 +347,7 @@ class Broker:
 
     def turn(self) -> float:
         """One pass: for how long nothing is due after it, 0 where there is more to do."""
-        self._turns += 1
+        self.turns += 1
         self.look_at_clocks()
         had_work = self.intake.take()
         if had_work and not len(self.purgatory):
@@ -414,7 +394,9 @@ class Broker:
         now = self.clock.monotonic()
         self.member.sign(now)
         if now >= self._next_housekeeping:
-            self._housekeeping(now)
+            self._next_housekeeping = now + HOUSEKEEPING_INTERVAL_S
+            self._now_ms = self.clock.now_ms()
+            self.housekeeping.run()
         deadline = self._expire()
         # What came meanwhile is told in the next turn. One that would find nothing is left out: it
         # takes 25 us, for which an ack waits where a core is shared with those that it needs.
@@ -497,51 +479,10 @@ class Broker:
             else:
                 self.transactions.on_high_watermark(partition)
 
-    def _housekeeping(self, now: float) -> None:
-        """Do what is due once a second: rolls, retention, checkpoints, finished flushes."""
-        self._next_housekeeping = now + HOUSEKEEPING_INTERVAL_S
-        self._now_ms = self.clock.now_ms()
-        logs.flush()
-        self.placement.open_unopened()
-        self.groups.load_again()
-        self.transactions.load_again()
-        self.disk_watch.look()
-        if not self.replication.is_alone:
-            self.replication.look_at_all(self.image)
-        self.upkeep.run(self._now_ms)
-        self.compaction.run(self._now_ms)
-        self.damage.run(self._now_ms)
-        self.tiering.run()
-        self._drop_passed_files()
-        self.publish()
-        self._show()
-
-    def _show(self) -> None:
-        """Let others see what this broker did and has."""
-        shown = self.shown
-        shown.work(self._turns, self.appender, self.reader, self.purgatory, self.replication)
-        shown.disk(self.store, self.flusher, self.reader)
-        shown.groups(self.groups)
-        if TRANSACTION_TOPIC in self.image.topics_by_name:  # else nobody has had any
-            shown.transactions(self.store, self.transactions, self._now_ms)
-        shown.latencies()
-
     def finish_flushes(self) -> None:
         """Recovery points and acks of what is on the disk now."""
         for on_done in self.flusher.finished():
             on_done()
-
-    # ── answers ─────────────────────────────────────────────────────────────────────────────────
-
-    def _clean(self, body: dict[str, Any]) -> bool:
-        """Have the cleaner compact a log; False while none runs."""
-        return self.asks.cleaner(
-            body, lambda answer: self.compaction.on_answer(answer, self._now_ms)
-        )
-
-    def _on_in_sync(self, answer: dict[str, Any]) -> None:
-        is_sure = answer["error_code"] != error_codes.NOT_CONTROLLER
-        self.replication.in_sync.on_answer(answer if is_sure else None, self.partitions)
 
     # ── metadata ────────────────────────────────────────────────────────────────────────────────
 
@@ -549,13 +490,13 @@ class Broker:
         """The settings that this was started with have other values."""
         self.applied_settings.apply({""})
 
-    def _drop_passed_files(self) -> None:
+    def drop_passed_files(self) -> None:
         """Descriptors of files that are gone are closed everywhere."""
         self.passing.drop(self.store.dropped_file_ids)
 
     def _on_applied(self) -> None:
         self.read_ahead.ends()
-        self._drop_passed_files()
+        self.drop_passed_files()
 
     def _on_readable(self, key: bytes) -> None:
         """Reads of a partition are answered in another way from now on."""
@@ -566,8 +507,3 @@ class Broker:
         self.upkeep.forget(partition.key)
         self.tiering.on_deleted(partition.key)
         self.purgatory.check(partition.key)
-
-
-def make_member_id(prefix: str) -> str:
-    """A member id that no member of any group ever had: the client's name, then a uuid."""
-    return f"{prefix[:MEMBER_NAME_MAX]}-{uuid_dashed(random_uuid())}"

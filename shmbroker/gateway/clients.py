@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping
 
-    from shmbroker.gateway.gateway import Gateway, Siblings
+    from shmbroker.gateway.gateway import Gateway
     from shmbroker.gateway.listener import Listener
+    from shmbroker.gateway.ports import Siblings
     from shmbroker.gateway.submit_tables import SubmitTables
 
 logger = logging.getLogger(__name__)
@@ -129,6 +130,7 @@ class Clients:
     # ── who has come ────────────────────────────────────────────────────────────────────────────
 
     def on_opened(self, connection: Connection) -> None:
+        """Send a connection to its listener's door, or admit it where there is none."""
         self.show_open()
         self._tally.add("connections_accepted")
         if logger.isEnabledFor(logging.DEBUG):
@@ -168,6 +170,7 @@ class Clients:
     # ── who has gone ────────────────────────────────────────────────────────────────────────────
 
     def on_closed(self, connection: Connection, reason: str, is_fault: bool) -> None:
+        """Count it, say why where the client is at fault, and let go of all that is for it."""
         gateway, tally = self._gateway, self._tally
         self.limits.release(connection.address, connection.listener.config.name)
         tally.add("connections_closed")

@@ -30,7 +30,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from shmbroker import logs, signs
 from shmbroker.apis import table
@@ -38,7 +38,6 @@ from shmbroker.apis.broker import join_group, sync_group
 from shmbroker.apis.contexts import MetadataLink
 from shmbroker.clock import Clock
 from shmbroker.gateway import fetch, produce
-from shmbroker.gateway import forwarding as plain
 from shmbroker.gateway.brokers_told import BrokersTold
 from shmbroker.gateway.clients import Clients
 from shmbroker.gateway.connection import Connection, Traffic
@@ -46,6 +45,7 @@ from shmbroker.gateway.crowd import Crowd
 from shmbroker.gateway.doors import Doors
 from shmbroker.gateway.drain import Drain
 from shmbroker.gateway.event_loop import EventLoop
+from shmbroker.gateway.forwarding import PlainApis
 from shmbroker.gateway.inflight import PlainRequest, Request
 from shmbroker.gateway.later import Later
 from shmbroker.gateway.listener import Listener
@@ -55,26 +55,23 @@ from shmbroker.gateway.results import Results
 from shmbroker.gateway.shown import GatewayShown
 from shmbroker.gateway.standing import StandingRepeats
 from shmbroker.gateway.submit_tables import SubmitTables
+from shmbroker.gateway.sweep import Sweep
 from shmbroker.ipc.awake import Awake
 from shmbroker.ipc.core import EVENTS, NOTHING, Core
 from shmbroker.ipc.member import BACKLOG_RETRY_S, FamilyMember
-from shmbroker.ipc.passed_files import FileTable
 from shmbroker.ipc.peer import Peer
 from shmbroker.metadata.changes import BrokerChanged, ConfigChanged
 from shmbroker.metadata.image import BROKER_RESOURCE, TopicImage
 from shmbroker.security.tokens import key_of
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.settings.layers import broker_layers
-from shmbroker.shm.address_counts import AddressCounts
 from shmbroker.shm.counters import (
     METADATA_APPLIED,
     METADATA_END_OFFSET_WORD,
     STATE,
     STATE_UNABLE,
 )
-from shmbroker.shm.doorbell import Doorbell
 from shmbroker.shm.latencies import SAMPLED, Latencies, table_bytes
-from shmbroker.shm.quota_counts import QuotaCounts
 from shmbroker.wire.api_keys import (
     ADD_PARTITIONS_TO_TXN,
     END_TXN,
@@ -86,13 +83,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.apis.contexts import Submit
     from shmbroker.gateway.lending import Lending
+    from shmbroker.gateway.ports import Brokers, Siblings
     from shmbroker.gateway.tls import TlsListeners
 
 logger = logging.getLogger(__name__)
 
 SWEEP_INTERVAL_S = 1.0
-PARTIAL_FRAME_S = 10.0
-"""Half a frame that does not move for this long ends its connection."""
 WAITING_APIS = (join_group.API_KEY, sync_group.API_KEY)
 """Requests that wait for other clients: their senders look for another coordinator anyway."""
 APPEND_BYTES_MAX = 64 * 1024
@@ -107,35 +103,6 @@ FRAMES_BUFFERED_BYTES_MAX = 48 << 20
 says otherwise."""
 MEASURED_TOGETHER = 64
 """The number of answers that are looked at in one go: it is cheaper, and no client waits for it."""
-MUCH_BYTES = 4 << 20
-"""Where frames had this much memory lately, what is free of it is given back to the system."""
-
-
-class Siblings(NamedTuple):
-    """The gateways of the family: which of them this one is, and the others."""
-
-    place: int
-    """The place of this one, from 0."""
-    doorbells: Mapping[int, Doorbell]
-    """The doorbells of the other gateways, by slot."""
-    address_counts: AddressCounts
-    quota_counts: QuotaCounts
-    guests: int = 0
-    """How many gateways there are besides, with guests (`gateway.guests`). `place` of one of those
-    is behind all others."""
-
-
-class Brokers(NamedTuple):
-    """The I/O workers, as a gateway reaches them."""
-
-    peers: Mapping[int, Peer]
-    """The rings to them, by broker id."""
-    files: Mapping[int, FileTable]
-    """Descriptors that they have passed, by their slot."""
-    standing: Mapping[int, memoryview]
-    """The words of their standing answers, by their slot."""
-    ahead_ends: Mapping[int, memoryview]
-    """One word each, AHEAD_ENDS of their slot, by that. Who is not here is not asked ahead."""
 
 
 class Gateway:
@@ -182,7 +149,7 @@ class Gateway:
         self.image = link.follower.image
         self.advertised = table.advertised()
         self.log_levels = log_levels
-        self._give_back = give_back
+        self._sweep = Sweep(self, give_back)
         listeners = list(listeners)
         self._build_told(brokers, listeners)
         served = self._build_apis(brokers, siblings)
@@ -194,11 +161,10 @@ class Gateway:
         self._applied_index = member.counters.at(member.index, METADATA_APPLIED)
         latencies = latencies or Latencies(memoryview(bytearray(table_bytes())))
         self.shown = GatewayShown(clock, member, latencies)
-        self._turns = 0
+        self.turns = 0
+        """How many it has taken."""
         self._now = clock.monotonic()
         self._next_sweep = self._now + SWEEP_INTERVAL_S
-        self._swept_image = self.image
-        """The image in which all that is remembered of requests holds."""
         self._apply_configs()
         self.awake = Awake(
             Core(clock.monotonic, member.rings, poller), sockets_between=SOCKETS_BETWEEN
@@ -236,7 +202,7 @@ class Gateway:
             self, siblings.place, len(siblings.doorbells) + 1, siblings.guests
         )
         self.standing = StandingRepeats(brokers.standing)
-        self.plain = plain.PlainApis(self, self.standing)
+        self.plain = PlainApis(self, self.standing)
         self.results = Results(self)
         return self.plain.submit | {
             produce.API_KEY: self.produce.submit,
@@ -316,7 +282,7 @@ class Gateway:
     def read(self, events: list[tuple[int, int]]) -> None:
         """The first half of a turn: what came from sockets goes to the rings."""
         loop = self.loop
-        self._turns += 1
+        self.turns += 1
         self._now = self.clock.monotonic()
         self._has_stepped = False
         # Before the frames: a client may use what another was told a moment ago.
@@ -328,7 +294,7 @@ class Gateway:
         loop.handle(events)
         if not loop.acceptor.is_watching and not self.must_stop and self.clients.may_accept():
             loop.acceptor.watch(True)
-        if self._turns % SAMPLED == 0:
+        if self.turns % SAMPLED == 0:
             self.shown.sample(self._now)
         self.member.publish()
 
@@ -359,7 +325,8 @@ class Gateway:
         if len(loop.traffic.answered) >= MEASURED_TOGETHER:
             self.shown.measure(loop.traffic.answered)
         if now >= self._next_sweep:
-            self._sweep(now)
+            self._next_sweep = now + SWEEP_INTERVAL_S
+            self._sweep.run(now)
         if self.lending is not None:
             self.lending.run(now)
         member.sign(now)
@@ -413,7 +380,7 @@ class Gateway:
         for connection in list(self.loop.connections.values()):
             self.loop.close(connection, "")
         self.quotas.close()
-        self.shown.show(self._turns, self.loop, len(self.pending))
+        self.shown.show(self.turns, self.loop, len(self.pending))
 
     def look_before_sleep(self) -> list[tuple[int, int]] | None:
         """What came from sockets while this stayed awake for it; None where it is time to sleep."""
@@ -427,28 +394,6 @@ class Gateway:
         if came == NOTHING:
             return None
         return self.awake.core.events if came == EVENTS else []
-
-    def _sweep(self, now: float) -> None:
-        self._next_sweep = now + SWEEP_INTERVAL_S
-        self.loop.sweep(now, self.config["connections.max.idle.ms"] / 1000, PARTIAL_FRAME_S)
-        logs.flush()
-        if self.image is not self._swept_image:
-            self._swept_image = self.image
-            self.produce.known.forget_gone(self.image)
-            self.fetch.forget_gone(self.image)
-        if self.tls is not None:
-            self.tls.sweep(now)
-        if self.tables.audit is not None:
-            self.tables.audit.flush()
-        memory = self.loop.memory
-        if memory.peak >= MUCH_BYTES:
-            memory.peak = memory.used
-            self._give_back()
-        for files in self.files.values():
-            files.receive()  # a full socket pair has its broker try again, though nobody reads now
-        if self.told.forget_gone(now):
-            self.plain.cache.clear()
-        self.shown.show(self._turns, self.loop, len(self.pending))
 
     # ── peers ───────────────────────────────────────────────────────────────────────────────────
 

@@ -18,8 +18,9 @@ import select
 from collections.abc import Sequence
 
 from shmbroker import clock
-from shmbroker.gateway.gateway import Brokers, Gateway, Siblings
+from shmbroker.gateway.gateway import Gateway
 from shmbroker.gateway.guests import Guests
+from shmbroker.gateway.ports import Brokers, Siblings
 from shmbroker.ipc.awake import Awake
 from shmbroker.ipc.core import EVENTS, NOTHING, Core
 from shmbroker.ipc.member import FamilyMember

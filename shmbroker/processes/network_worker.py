@@ -3,9 +3,10 @@
 import select
 
 from shmbroker import clock
-from shmbroker.gateway.gateway import RETRY_S, Brokers, Gateway, Siblings
+from shmbroker.gateway.gateway import RETRY_S, Gateway
 from shmbroker.gateway.lending import Lender
 from shmbroker.gateway.listener import Listener
+from shmbroker.gateway.ports import Brokers, Siblings
 from shmbroker.ipc.passage import Passage
 from shmbroker.ipc.passed_files import FileTable, files_kept
 from shmbroker.processes.active_link import ActiveLink

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from shmbroker.gateway.gateway import Brokers, Gateway, Siblings
+from shmbroker.gateway.gateway import Gateway
 from shmbroker.gateway.listener import Listener
+from shmbroker.gateway.ports import Brokers, Siblings
 from shmbroker.gateway.tls_context import load
 from shmbroker.ipc.member import FamilyMember
 from shmbroker.ipc.passed_files import FileTable

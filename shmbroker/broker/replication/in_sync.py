@@ -151,12 +151,10 @@ class InSyncChanges:
         if partition.ask_for_in_sync(pending):
             self._moved.add(partition)
 
-    def on_answer(self, answer: dict[str, Any] | None, partitions: dict[bytes, Partition]) -> None:
-        """The controller has answered; None: it is dead, and what it did is told by the image."""
+    def on_answer(self, answer: dict[str, Any], partitions: dict[bytes, Partition]) -> None:
+        """Take what the controller has answered. Where that does not say what it did, as with
+        NOT_CONTROLLER of a dead one, the image tells."""
         asked, self._asked = self._asked, []
-        if answer is None:
-            self._unsure.update(asked)
-            return
         errors = {
             partition_key(topic["topic_id"], row["partition_index"]): row["error_code"]
             for topic in answer.get("topics", ())

@@ -79,9 +79,9 @@ OLD_BUGS = (
         "with one replica, members are told what a power cut undoes",
         (
             Change(
-                "shmbroker.broker.broker:Broker._handler",
+                "shmbroker.broker.execution:handler_of",
                 "if module.API_KEY in table.GROUP_KEYS:",
-                "if self.peers.siblings and module.API_KEY in table.GROUP_KEYS:",
+                "if broker.peers.siblings and module.API_KEY in table.GROUP_KEYS:",
             ),
             Change(
                 "shmbroker.broker.append_acks:AppendAcks.on_stored",

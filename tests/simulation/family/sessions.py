@@ -135,7 +135,7 @@ class Watch:
                         continue
                     self.rows += 1
                     if said := self._what_is_wrong(broker, session, place):
-                        row, turns = (id(session), place), broker._turns
+                        row, turns = (id(session), place), broker.turns
                         first = self._doubted[row] = before.get(row, turns)
                         assert turns < first + WHOLE_TURNS, said
 

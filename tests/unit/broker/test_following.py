@@ -680,7 +680,7 @@ def test_what_became_of_a_change_that_nobody_knows_is_asked_again(nodes):
     brokers = {number: SimpleNamespace(is_active=True, broker_epoch=0) for number in (1, 2, 3)}
     image = SimpleNamespace(brokers=brokers)
     leader.in_sync.expand(image)
-    leader.in_sync.on_answer(None, leader.partitions)
+    leader.in_sync.on_answer({"error_code": error_codes.NOT_CONTROLLER}, leader.partitions)
     assert leader.partition.pending_in_sync == (1, 2, 3)
     leader.reads.drop_peer(3)  # it dies, and must not hold the high watermark for ever
     leader.in_sync.look_at_all([leader.partition], image, leader.now, 1000)
@@ -715,7 +715,7 @@ def test_a_change_that_could_not_be_asked_for_does_not_count(nodes, before):
     image = SimpleNamespace(brokers=brokers)
     if before is not None:  # nobody knows what became of the same, asked for before
         leader.in_sync.expand(image)
-        leader.in_sync.on_answer(None, leader.partitions)
+        leader.in_sync.on_answer({"error_code": error_codes.NOT_CONTROLLER}, leader.partitions)
     asked = len(leader.asked)
     leader.can_ask = False
     leader.in_sync.look_at_all([leader.partition], image, leader.now, 1000)

@@ -393,7 +393,7 @@ def test_refusals_are_counted_by_their_reason(family: GatewayFamily) -> None:
 
 
 def test_one_turn_of_some_is_followed_to_the_broker_and_back(family: GatewayFamily) -> None:
-    family.gateway._turns = SAMPLED - 1
+    family.gateway.turns = SAMPLED - 1
     ask_to_append(family)
     stamp_ns = family.broker.reader.stamped() if family.broker.reader.poll() else 0
     assert stamp_ns == family.clock.monotonic_ns()

@@ -1,0 +1,55 @@
+"""What a broker executes: the API modules of I/O workers, by their key.
+
+Rules of this file:
+* Answers about groups and transactions are held until the in-sync replicas have what the log held
+  when they were given (`groups.held_answers`).
+* Offset commits and fetches whose bytes came before go past their modules (`known_requests`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from shmbroker.apis import table
+from shmbroker.groups.known_requests import KnownCommits, KnownFetches
+from shmbroker.ipc.operation_adapter import Executor
+from shmbroker.wire.api_keys import OFFSET_COMMIT, OFFSET_FETCH
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from shmbroker.apis.contexts import BrokerApi
+    from shmbroker.broker.broker import Broker
+    from shmbroker.ipc.operation_adapter import Call, Handler, Steps
+
+
+def executor_of(broker: Broker) -> Executor:
+    """What answers the forwarded requests of a broker, whose coordinators are built."""
+    return Executor(
+        {
+            module.API_KEY: (module.NAME, handler_of(broker, module))
+            for module in table.IN_IO_WORKER + table.ON_CONTROL_SOCKET
+        },
+        {
+            OFFSET_COMMIT: KnownCommits(broker.groups, lambda: broker.image),
+            OFFSET_FETCH: KnownFetches(broker.groups, lambda: broker.image),
+        },
+    )
+
+
+def handler_of(broker: Broker, module: BrokerApi) -> Handler:
+    """What answers one API; of a coordinator's, with what holds the answer and for which names."""
+    if module.API_KEY in table.GROUP_KEYS:
+        hold, names_of = broker.groups.hold, table.group_ids_of
+    elif module.API_KEY in table.TRANSACTION_KEYS:
+        hold, names_of = broker.transactions.hold, table.transactional_ids_of
+    else:
+        return partial(module.answer, broker)
+
+    def handle(call: Call, body: dict[str, Any]) -> dict[str, Any] | Steps | None:
+        call.hold = hold
+        call.hold_names = names_of(body)
+        return module.answer(broker, call, body)
+
+    return handle
