@@ -172,7 +172,8 @@ def run_child(
             child.shared_core = shared_core(slot, shared, child.follows)
         gc.collect()
         gc.freeze()
-        gc.set_threshold(50_000, 20, 50)
+        # A cycle that has lived for long waits for 200 rounds of the youngest: half an hour or so.
+        gc.set_threshold(50_000, 20, 10)
         child.run()
         status = 0
     except Fault as fault:
