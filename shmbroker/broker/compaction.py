@@ -198,16 +198,19 @@ class Compaction:
         Before all of it the checkpoint: a recovery takes a hole behind it for lost segments.
         """
         log, store = partition.log, self.store
-        store.log_directory.note_cleaned((partition.topic, partition.partition), end)
+        name = partition.topic, partition.partition
+        cleaned_before = store.log_directory.cleaned_offsets.get(name)
+        store.log_directory.note_cleaned(name, end)
         try:
             store.log_directory.checkpoint_cleaned()
+            prepare_swap(log.directory, groups)
         except StorageFault as fault:
             self._say_again(fault)
+            store.log_directory.note_cleaned(name, cleaned_before)
             self.current = None
             try_remove_cleaned(log.directory)
             self._next_ms = self._steady_ms() + self.backoff_ms
             return
-        prepare_swap(log.directory, groups)
 
         def finish(fault: OSError | None) -> None:
             store.swapping.discard(partition.key)

@@ -16,6 +16,7 @@ from shmbroker.log.compaction.swap import prepare_swap, replace_segments
 from shmbroker.log.config import LogConfig
 from shmbroker.log.markers import append_marker
 from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.segment import Segment
 from shmbroker.records.batch import Record, encode_batch, iterate_records
 from shmbroker.records.batch_layout import (
     BATCH_HEADER,
@@ -110,11 +111,16 @@ def last_batches(log: PartitionLog) -> dict[int, LastRecord]:
     }
 
 
-def swap(log: PartitionLog, report: Report) -> None:
-    groups = [
+def groups_of(log: PartitionLog, report: Report) -> list[tuple[list[Segment], int]]:
+    """The segments that become one, and the size of that one."""
+    return [
         (log.segments[group.first : group.first + group.length], group.size)
         for group in report.groups
     ]
+
+
+def swap(log: PartitionLog, report: Report) -> None:
+    groups = groups_of(log, report)
     prepare_swap(log.directory, groups)
     for path in replace_segments(log, groups, 0):
         if os.path.exists(path):

@@ -20,6 +20,7 @@ segments that it stands for, those that begin in its offsets, are removed, and C
 
 import logging
 import os
+from contextlib import suppress
 
 from shmbroker import logs
 from shmbroker.errors import CorruptFault, StorageFault
@@ -78,16 +79,28 @@ def try_remove_cleaned(directory: str) -> None:
 
 
 def rename_files(directory: str, base_offset: int, before: str, after: str) -> None:
-    """Rename the files of a segment that are there from one of the suffixes above to another."""
-    for suffix in SUFFIXES:
-        path = os.path.join(directory, file_name(base_offset, suffix))
-        try:
-            os.rename(path + before, path + after)
-        except FileNotFoundError:
-            if suffix == LOG:
-                raise StorageFault(f"{path}{before} is not there", path) from None
-        except OSError as error:
-            raise StorageFault(f"can't rename {path}{before}: {error}", path) from error
+    """Rename the files of a segment that are there from one of the suffixes above to another.
+
+    StorageFault if the disk refuses one of them: all have their names of before then, as far as the
+    disk lets them.
+    """
+    renamed: list[str] = []
+    try:
+        for suffix in SUFFIXES:
+            path = os.path.join(directory, file_name(base_offset, suffix))
+            try:
+                os.rename(path + before, path + after)
+                renamed.append(path)
+            except FileNotFoundError:
+                if suffix == LOG:
+                    raise StorageFault(f"{path}{before} is not there", path) from None
+            except OSError as error:
+                raise StorageFault(f"can't rename {path}{before}: {error}", path) from error
+    except StorageFault:
+        for path in reversed(renamed):
+            with suppress(OSError):
+                os.rename(path + after, path + before)
+        raise
 
 
 def deleted_paths(directory: str, base_offset: int) -> list[str]:

@@ -10,7 +10,9 @@ A repair of a damaged segment has a `.swap` file already, and does B and C only.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
+from shmbroker.errors import StorageFault
 from shmbroker.log.compaction.cleaned_files import CLEANED, SWAP, deleted_paths, rename_files
 from shmbroker.log.retiring import set_aside
 
@@ -26,10 +28,19 @@ if TYPE_CHECKING:
 def prepare_swap(directory: str, groups: Groups) -> None:
     """Step A of `cleaned_files`, without making it durable: that is the caller's.
 
-    groups: the segments that become one, and the size of that one.
+    groups: the segments that become one, and the size of that one. StorageFault if the disk refuses
+    a rename: none is done then.
     """
-    for old, _ in reversed(groups):
-        rename_files(directory, old[0].base_offset, CLEANED, SWAP)  # A
+    done: list[int] = []
+    try:
+        for old, _ in reversed(groups):
+            rename_files(directory, old[0].base_offset, CLEANED, SWAP)  # A
+            done.append(old[0].base_offset)
+    except StorageFault:
+        for base_offset in reversed(done):
+            with suppress(StorageFault):
+                rename_files(directory, base_offset, SWAP, CLEANED)
+        raise
 
 
 def replace_segments(log: PartitionLog, groups: Groups, now_ms: int) -> list[str]:

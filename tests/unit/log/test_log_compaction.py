@@ -1,5 +1,6 @@
 """Compaction, its parts: hashes, the map, what is cleanable, damage, deaths between two renames."""
 
+import errno
 import itertools
 import os
 import random
@@ -16,7 +17,9 @@ from shmbroker.log.compaction import engine as compaction_engine
 from shmbroker.log.compaction.cleanable import find_cleanable
 from shmbroker.log.compaction.compactor import compact
 from shmbroker.log.compaction.key_offsets import SLACK_BYTES, KeyHash
+from shmbroker.log.compaction.swap import prepare_swap
 from shmbroker.log.retention import retain
+from shmbroker.log.retiring import set_aside
 from shmbroker.records.batch import iterate_records
 from shmbroker.records.batch_layout import BATCH_HEADER, CONTROL_BIT, DELETE_HORIZON_BIT
 from tests.support.compaction_logs import (
@@ -26,6 +29,7 @@ from tests.support.compaction_logs import (
     batches_of,
     compact_log,
     end_transaction,
+    groups_of,
     last_batches,
     open_log,
     records_of,
@@ -394,6 +398,46 @@ def test_start_after_a_death_between_any_two_renames(tmp_path, monkeypatch):
             break
     assert steps > 20
     assert {len(before), 10} <= outcomes
+
+
+def test_a_rename_that_is_refused_changes_no_name(tmp_path, monkeypatch):
+    """Whichever rename of step A, or of a segment that goes: all files have their names again."""
+    log = open_log(tmp_path / "t-0", COMPACT | {"segment.bytes": "3000"})
+    fill(log, 8)
+    report = compact(log.directory, sources_of(log), 0, {}, settings_of(log))
+    groups = groups_of(log, report)
+    names = sorted(os.listdir(log.directory))
+    goes = log.segments[0]
+    rename = os.rename
+
+    def refused(step, act):
+        """Whether `act` meets the refusal of its rename number `step`."""
+        left = itertools.count(step, -1)
+
+        def counted(old, new):
+            if not next(left):
+                raise OSError(errno.EIO, "no")
+            rename(old, new)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "rename", counted)
+            try:
+                act()
+            except StorageFault:
+                return True
+        return False
+
+    for act in (
+        lambda: prepare_swap(log.directory, groups),
+        lambda: set_aside(log, goes),
+    ):
+        steps = 0
+        while refused(steps, act):
+            assert sorted(os.listdir(log.directory)) == names
+            steps += 1
+        assert steps >= 3
+        names = sorted(os.listdir(log.directory))
+    assert goes.path.endswith(".deleted")
 
 
 def open_log_without_settling(directory, monkeypatch):
