@@ -233,6 +233,19 @@ def test_none_is_lent_that_says_nothing_or_has_more_than_one_request(
     assert not two.is_lent
 
 
+def test_none_is_lent_that_came_as_the_worker_looked_and_says_nothing(two: Two) -> None:
+    two.rest(WINDOW_S)
+    two.home.client.close()
+    two.turns()
+    two.rest(LOOK_S)
+    two.home.client = socket.create_connection(two.home.listening.getsockname())
+    for _ in range(4):
+        two.turns()  # it is accepted in the first one, at whose end is the look
+        two.rest(LOOK_S)
+    two.turns()
+    assert two.home.gateway.loop.connections and not two.is_lent
+
+
 def test_it_goes_only_between_two_requests(two: Two) -> None:
     two.rest(WINDOW_S)
     for _ in range(10 * QUIET_LOOKS):
