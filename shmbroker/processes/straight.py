@@ -80,6 +80,7 @@ class StraightWay:
                 or connection.inflight
                 or connection.out
                 or connection.filled
+                or connection.unanswered
                 or connection.throttle is not None
             ):
                 others.append(event)
@@ -168,6 +169,7 @@ class StraightWay:
             fast is None
             or connection.inflight
             or connection.out
+            or connection.unanswered
             or not 0 < filled <= TAIL_BYTES_MAX
             or connection.throttle is not None
             or not self._may_append(fast)

@@ -18,14 +18,19 @@ pytestmark = pytest.mark.skipif(native is None, reason="without the compiled ker
 VERSION = 8
 
 
-@pytest.mark.parametrize("is_short", [False, True])
-def test_while_memory_is_short_nothing_is_read(is_short: bool) -> None:
-    """It would have to be kept: `gateway.peeking` leaves in the kernel what is not whole."""
+@pytest.mark.parametrize(
+    ("is_short", "unanswered"), [(False, 0), (True, 0), (False, 1)], ids=["", "short", "unanswered"]
+)
+def test_who_is_read(is_short: bool, unanswered: int) -> None:
+    """Nobody while memory is short, as it would have to be kept: `gateway.peeking` leaves in the
+    kernel what is not whole. Nor whose appends without an answer may lie on the ring yet: what
+    comes behind them would be appended first."""
+    is_read = not is_short and not unanswered
     ours, client = socket.socketpair()
     with ours, client:
         connection = SimpleNamespace(
             is_held=False, inflight=deque(), out=deque(), filled=0, throttle=None, last_active=0.0,
-            fast_produce=None, straight_row=None, asked_offsets_at=1.0,
+            unanswered=unanswered, fast_produce=None, straight_row=None, asked_offsets_at=1.0,
         )  # fmt: skip
         image = SimpleNamespace(offset=0)
         traffic = SimpleNamespace(
@@ -56,10 +61,10 @@ def test_while_memory_is_short_nothing_is_read(is_short: bool) -> None:
         client.sendall(request_frame(OFFSET_FETCH, VERSION, 1, "client", b"asked"))
         way = StraightWay(gateway, broker, guests)
         events = [(ours.fileno(), select.EPOLLIN)]
-        assert way.take(events) == (events if is_short else [])
-        assert way.served == (not is_short) and marks[0] == 0
+        assert way.take(events) == ([] if is_read else events)
+        assert way.served == is_read and marks[0] == 0
         client.settimeout(10)
-        if is_short:
+        if not is_read:
             assert ours.recv(1, socket.MSG_PEEK)
         else:
             answer = response_frame(OFFSET_FETCH, VERSION, 1, b"answer")
