@@ -10,6 +10,8 @@ Rules of this file:
   network worker would stay awake for them.
 * For a while after that only clients that go the straight way are taken. The while is longer each
   time that this happens again soon.
+* A fetch session that has become large ends when its client goes home, which begins another: it is
+  too much for a message.
 * A guest's mark is 1 from before it is read until it is between two requests again: see
   `gateway.lending`.
 """
@@ -25,6 +27,7 @@ from shmbroker.gateway.lending import (
     ENDED,
     HOME,
     RESTING,
+    SESSION_PARTITIONS_MAX,
     Lent,
     is_between_requests,
 )
@@ -97,8 +100,8 @@ class Guests:
         """How often they were read in this window and did not go the straight way."""
         self._going: dict[Connection, float] = {}
         """Guests that go home as soon as they can, and until when that is tried."""
-        self._unsaid: list[tuple[int, int]] = []
-        """Ends that a passage had no room for: slot, number."""
+        self._unsaid: list[tuple[int, tuple[Any, ...]]] = []
+        """Messages that a passage had no room for: slot, message."""
         submit = gateway.tables.submit
         asked = dict.fromkeys(submit, self._needs_home)
         self.submit = asked | {key: submit[key] for key in ASKED_BY_GUESTS}
@@ -132,10 +135,11 @@ class Guests:
         while (found := passage.receive()) is not None:
             message, descriptors = found
             lent = Lent(*message)
-            if not descriptors or len(self.present) >= self._count_max:  # too many are open
+            # Without a descriptor: too many are open.
+            if not descriptors or self._is_over or len(self.present) >= self._count_max:
                 for descriptor in descriptors:
                     os.close(descriptor)
-                self._passages[slot].send((HOME, lent.number, lent.session, 0))
+                self._say(slot, (HOME, lent.number, lent.session, 0))
                 continue
             accepted = socket.socket(fileno=descriptors[0])
             accepted.setblocking(False)
@@ -192,7 +196,10 @@ class Guests:
             self._usual[connection] = times - 1
 
     def on_lender_lost(self, slot: int) -> None:
-        """A network worker is dead: so are the connections that clients had with it."""
+        """A network worker is dead: so are the connections that clients had with it, and those that
+        it was about to lend. Its successor gives their numbers to others."""
+        self._passages[slot].drain()
+        self._unsaid = [unsaid for unsaid in self._unsaid if unsaid[0] != slot]
         for connection, (lender, _) in list(self.present.items()):
             if lender == slot:
                 del self.present[connection]
@@ -205,14 +212,20 @@ class Guests:
         found = self.present.pop(connection, None)
         if found is not None:
             slot, lent = found
-            if not self._passages[slot].send((ENDED, lent.number)):
-                self._unsaid.append((slot, lent.number))
+            self._say(slot, (ENDED, lent.number))
+
+    def _say(self, slot: int, message: tuple[Any, ...]) -> None:
+        """Tell a network worker this, at once or as soon as there is room."""
+        if not self._passages[slot].send(message):
+            self._unsaid.append((slot, message))
 
     # ── home ────────────────────────────────────────────────────────────────────────────────────
 
     def _needs_home(self, connection: Connection, *_frame: object) -> bool:
-        """Send a guest home: it asks for what is not answered here."""
+        """Send a guest home: it asks for what is not answered here. It is muted: what holds it is
+        not that its broker is down, so it may leave meanwhile and is answered."""
         self._going[connection] = float("inf")
+        connection.is_muted = True
         return False
 
     def run(self, now: float) -> None:
@@ -222,9 +235,9 @@ class Guests:
             self._send_home(now)
         if self._unsaid:
             self._unsaid = [
-                (slot, number)
-                for slot, number in self._unsaid
-                if not self._passages[slot].send((ENDED, number))
+                (slot, message)
+                for slot, message in self._unsaid
+                if not self._passages[slot].send(message)
             ]
         if self.present and self._gateway.quotas.is_active:
             self.send_all()
@@ -259,7 +272,9 @@ class Guests:
         """Send it home; tried again at the end of the next turn where there is no room for that, or
         no descriptor."""
         slot, lent = self.present[connection]
-        packed = self._gateway.fetch.sessions.packed(connection.session)
+        session, packed = connection.session, None
+        if session is not None and len(session.partitions) <= SESSION_PARTITIONS_MAX:
+            packed = self._gateway.fetch.sessions.packed(session)
         unread, filled = [], connection.filled
         if filled:
             try:
@@ -271,8 +286,8 @@ class Guests:
         for descriptor in unread:
             os.close(descriptor)
         if has_gone:
-            if connection.session is not None:
-                self._gateway.fetch.sessions.remove(connection.session)
+            if session is not None:
+                self._gateway.fetch.sessions.remove(session)
             del self.present[connection], self._going[connection]
             self._marked.discard(connection)
             self._usual.pop(connection, None)

@@ -125,7 +125,7 @@ class Away(NamedTuple):
 
 def is_between_requests(connection: Connection) -> bool:
     """Whether nothing of it is in flight, unsent or waiting for room; nor to be closed for what
-    gets no answer."""
+    gets no answer. Its client may have closed its sending side: who reads it on meets that."""
     return not (
         connection.inflight
         or connection.unanswered
@@ -133,7 +133,6 @@ def is_between_requests(connection: Connection) -> bool:
         or connection.wants_write
         or connection.is_closed
         or connection.is_ended
-        or connection.has_left
         or connection.is_cold
         or connection.waits_since
     )
@@ -327,6 +326,8 @@ class Lender:
         if session is not None:
             connection.session = gateway.fetch.sessions.adopt(session)
         connection.last_active = now
+        if connection.throttle is None:
+            gateway.quotas.begin(connection)  # as for all others, had it been here when they came
         self._loop.take_over(connection, left)
 
     def _end(self, away: Away) -> None:

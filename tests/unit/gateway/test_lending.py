@@ -28,7 +28,7 @@ from shmbroker.kernels import native
 from shmbroker.shm.counters import OPEN_CONNECTIONS
 from shmbroker.shm.words import WORD_BYTES, words_of
 from shmbroker.wire import codec
-from shmbroker.wire.error_codes import NONE, NOT_LEADER_OR_FOLLOWER
+from shmbroker.wire.error_codes import FETCH_SESSION_ID_NOT_FOUND, NONE, NOT_LEADER_OR_FOLLOWER
 from shmbroker.wire.frame import parse_response_header, request_frame
 from tests.support.family_memory import BROKER_ID, TOPIC
 from tests.support.gateway_family import GATEWAY, GatewayFamily
@@ -334,6 +334,23 @@ def test_a_fetch_session_goes_along_both_ways(two: Two) -> None:
     assert not two.host.gateway.fetch.sessions.sessions
 
 
+def test_a_session_that_has_become_large_does_not_keep_its_client_away(two: Two) -> None:
+    """It was too much for a message: the client was never answered. It is told to begin anew."""
+    two.become_quiet()
+    body = fetch_body(0, 0, names=True)
+    row = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
+    body["topics"] = [
+        {"topic": TOPIC, "partitions": [row | {"partition": index} for index in range(1000)]}
+    ]
+    by, answer = two.ask(FETCH, body)
+    session = int(str(answer["session_id"]))
+    assert by is two.host and session
+    assert two.ask(METADATA)[1]["brokers"] and not two.is_lent
+    assert not two.host.gateway.fetch.sessions.sessions
+    _, answer = two.ask(FETCH, fetch_body(session, 1, names=False))
+    assert answer["error_code"] == FETCH_SESSION_ID_NOT_FOUND
+
+
 @pytest.mark.parametrize(("partitions_max", "is_lent"), [(1, True), (0, False)])
 def test_a_session_of_many_partitions_stays(
     two: Two, monkeypatch: pytest.MonkeyPatch, partitions_max: int, is_lent: bool
@@ -459,6 +476,31 @@ def test_the_guests_of_a_network_worker_end_with_it(two: Two) -> None:
     assert two.is_lent  # nothing is said to a process that is dead
 
 
+def test_what_a_network_worker_lent_as_it_died_is_not_taken(two: Two) -> None:
+    """It would go home to the successor, under a number that this one has given to another."""
+    while not two.is_lent:
+        two.ask(PRODUCE)
+        two.rest(LOOK_S)
+        two.home.gateway.turn(two.home.poller.poll(0))
+    two.guests.on_lender_lost(HOME_SLOT)
+    two.host.gateway.turn(two.host.poller.poll(0))
+    assert not two.guests.present and not two.host.gateway.loop.connections
+
+
+def test_the_successor_of_a_network_worker_is_not_told_of_its_guests(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two.become_quiet()
+    with monkeypatch.context() as patched:
+        patched.setattr(Passage, "send", lambda *_message: False)  # it has no room
+        two.home.client.close()
+        two.host.gateway.turn(two.host.poller.poll(10))
+    two.guests.on_lender_lost(HOME_SLOT)
+    two.turns()
+    assert not two.guests.present and two.is_lent
+    two.home.client = socket.create_connection(two.home.listening.getsockname())
+
+
 def test_who_asks_for_other_things_stays(two: Two) -> None:
     two.rest(WINDOW_S)
     for _ in range(10):
@@ -495,6 +537,8 @@ def test_when_quotas_come_guests_go_home(two: Two) -> None:
     two.ask(PRODUCE)
     two.turns()
     assert not two.is_lent and not two.guests.present
+    [connection] = two.home.gateway.loop.connections.values()
+    assert connection.throttle is not None, "it is charged like those that were at home"
     for _ in range(2 * QUIET_LOOKS):
         two.rest(LOOK_S)
         assert two.ask(PRODUCE)[0] is two.home
@@ -520,6 +564,22 @@ def test_a_frame_of_who_left_meanwhile_harms_nobody(two: Two) -> None:
     two.turns()
     size = int.from_bytes(two.home.receive(4), "big")
     assert parse_response_header(key, version, two.home.receive(size))[0] == 7
+    two.turns()
+    assert two.home.client.recv(1) == b"" and two.open == 0
+
+
+def test_who_has_closed_its_sending_side_is_answered_all_that_it_asked_for(two: Two) -> None:
+    """What a guest may not ask waited behind its Fetch, and ended it unanswered."""
+    two.become_quiet()
+    two.send(FETCH, fetch_body(0, -1, names=True))
+    two.send(METADATA)
+    two.turns()
+    two.home.client.shutdown(socket.SHUT_WR)
+    two.turns()
+    assert two.serve(two.host) == 1
+    two.turns()
+    assert two.home.answer(*FETCH)["responses"]
+    assert two.home.answer(*METADATA)["brokers"]
     two.turns()
     assert two.home.client.recv(1) == b"" and two.open == 0
 
@@ -651,6 +711,23 @@ def test_a_host_that_is_full_gives_it_back_and_says_that_it_has_no_room(two: Two
     assert two.lender._stays and not two.is_lent and two.open == 1
     two.rest(WINDOW_S)
     assert two.room == 0
+
+
+def test_a_host_gives_back_what_came_as_it_ends_once_there_is_room_to_say_so(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it could not say at once was never said: nobody served the connection any more."""
+    while not two.is_lent:
+        two.ask(PRODUCE)
+        two.rest(LOOK_S)
+        two.home.gateway.turn(two.home.poller.poll(0))
+    two.guests.close()
+    with monkeypatch.context() as patched:
+        patched.setattr(Passage, "send", lambda *_message: False)
+        two.host.gateway.turn(two.host.poller.poll(10))
+    two.turns()
+    assert not two.is_lent and not two.guests.present and two.open == 1
+    assert two.ask(PRODUCE)[0] is two.home
 
 
 def test_a_host_without_descriptors_gives_it_back(
