@@ -144,7 +144,7 @@ class EventLoop:
     def on_readable(self, connection: Connection, mask: int) -> None:
         """Read once, and start every complete request that may start."""
         if connection.is_held:
-            if mask & HUNG_UP or (connection.is_blocked and not connection.is_muted):
+            if mask & HUNG_UP or connection.is_blocked:
                 self.close(connection, "the client left")
                 return
             # It waits in order behind its own requests, and may have closed its sending side only.
@@ -270,7 +270,9 @@ class EventLoop:
                 if not handler(
                     connection, buffer, position + 4, frame_end, api_version, correlation_id
                 ):
-                    if connection.has_left and not connection.is_muted:
+                    if connection.is_held:  # it goes to another process, and this frame with it
+                        break
+                    if connection.has_left:
                         self.close_answered(connection, "the client left")
                         return
                     connection.is_held = connection.is_blocked = True

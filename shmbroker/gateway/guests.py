@@ -62,6 +62,8 @@ RESTS_S = (0.5, 8.0)
 """How long it takes only guests that go a straight way after that: at first, and at most."""
 STEADY_S = 2.0
 """A process that has to send guests home again within this time rests for longer."""
+AGAIN_S = 0.02
+"""The time after which a message is tried again for which a passage had no room."""
 GOES_WITHIN_S = 0.5
 """A guest that shall go stays if no turn ends between two of its requests within this time."""
 
@@ -109,6 +111,7 @@ class Guests:
         self.next_look = now + WINDOW_S
         self._busy = Busy(now, worked_s, cores)
         self._is_over = False
+        self._again_at = 0.0
         self._until = 0.0
         self._rest_s = RESTS_S[0]
         self._shown = -1
@@ -218,14 +221,22 @@ class Guests:
         """Tell a network worker this, at once or as soon as there is room."""
         if not self._passages[slot].send(message):
             self._unsaid.append((slot, message))
+            self._try_again()
+
+    def _try_again(self) -> None:
+        """Take a turn soon, though nothing wakes this process for it."""
+        now = self._gateway.now()
+        if now >= self._again_at:
+            self._again_at = now + AGAIN_S
+            self._gateway.later.at(self._again_at, lambda: None)
 
     # ── home ────────────────────────────────────────────────────────────────────────────────────
 
     def _needs_home(self, connection: Connection, *_frame: object) -> bool:
-        """Send a guest home: it asks for what is not answered here. It is muted: what holds it is
-        not that its broker is down, so it may leave meanwhile and is answered."""
+        """Send a guest home: it asks for what is not answered here. It is held for
+        that, not blocked: who closes his sending side meanwhile is answered."""
         self._going[connection] = float("inf")
-        connection.is_muted = True
+        connection.is_held = True
         return False
 
     def run(self, now: float) -> None:
@@ -239,6 +250,8 @@ class Guests:
                 for slot, message in self._unsaid
                 if not self._passages[slot].send(message)
             ]
+            if self._unsaid:
+                self._try_again()
         if self.present and self._gateway.quotas.is_active:
             self.send_all()
 
@@ -269,7 +282,7 @@ class Guests:
                     self._loop.unmute(connection)
 
     def _go(self, connection: Connection) -> None:
-        """Send it home; tried again at the end of the next turn where there is no room for that, or
+        """Send it home; tried again at the end of later turns where there is no room for that, or
         no descriptor."""
         slot, lent = self.present[connection]
         session, packed = connection.session, None
@@ -280,6 +293,7 @@ class Guests:
             try:
                 unread.append(os.memfd_create("unread", os.MFD_CLOEXEC))
             except OSError:
+                self._try_again()
                 return
             os.write(unread[0], connection.view[:filled])
         has_gone = self._passages[slot].send((HOME, lent.number, packed, filled), unread)
@@ -294,6 +308,8 @@ class Guests:
             self._loop.let_go(connection)
             connection.is_closed = True
             connection.close()
+        else:
+            self._try_again()
 
     # ── how busy this process is ────────────────────────────────────────────────────────────────
 

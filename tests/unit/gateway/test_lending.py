@@ -10,7 +10,16 @@ import pytest
 
 from shmbroker.gateway import lending
 from shmbroker.gateway.connection import Connection
-from shmbroker.gateway.guests import BUSY_S, RESTS_S, ROOM, TIMES_FEW, USUAL_PER_S, WINDOW_S, Guests
+from shmbroker.gateway.guests import (
+    AGAIN_S,
+    BUSY_S,
+    RESTS_S,
+    ROOM,
+    TIMES_FEW,
+    USUAL_PER_S,
+    WINDOW_S,
+    Guests,
+)
 from shmbroker.gateway.lending import LOOK_S, MARKS, OTHER_S, QUIET_LOOKS, RESTING, Lender
 from shmbroker.ipc.core import Core
 from shmbroker.ipc.operation_layout import (
@@ -724,7 +733,8 @@ def test_a_host_gives_back_what_came_as_it_ends_once_there_is_room_to_say_so(
     two.guests.close()
     with monkeypatch.context() as patched:
         patched.setattr(Passage, "send", lambda *_message: False)
-        two.host.gateway.turn(two.host.poller.poll(10))
+        rest = two.host.gateway.turn(two.host.poller.poll(10))
+    assert rest <= AGAIN_S, "nothing else would wake it"
     two.turns()
     assert not two.is_lent and not two.guests.present and two.open == 1
     assert two.ask(PRODUCE)[0] is two.home
