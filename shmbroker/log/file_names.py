@@ -26,6 +26,10 @@ DELETE = "delete"
 STRAY = "stray"
 FUTURE = "future"
 
+TIER_CACHE = "tier-cache"
+"""The directory in a data directory with what was fetched from the remote store: pieces of segments
+from any offset on, which may hold the same batches."""
+
 RESTORING = ".restoring"
 """The mark in a data directory that a backup is restored into, until all of it is there."""
 

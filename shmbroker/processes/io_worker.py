@@ -18,6 +18,7 @@ from shmbroker.broker.ports import Disk, Peers, Tables
 from shmbroker.gateway.listener import Listener
 from shmbroker.ipc.passed_files import FileTable
 from shmbroker.ipc.peer import Peer
+from shmbroker.log.file_names import TIER_CACHE
 from shmbroker.log.log_directory import LogDirectory
 from shmbroker.log.meta_properties import require_meta_properties
 from shmbroker.processes.active_link import ActiveLink
@@ -75,7 +76,7 @@ class IoWorker(SleepingChild):
                 log_directory,
                 Flusher(self.doorbell.eventfd),
                 partial(space_of, log_directory.path),
-                str(data_directory / "tier-cache"),
+                str(data_directory / TIER_CACHE),
             ),
             Tables(
                 shared.positions_of(slot.index),

@@ -20,6 +20,7 @@ from shmbroker.log.file_names import (
     LOG,
     PARTITION_METADATA,
     SNAPSHOT,
+    TIER_CACHE,
     TIME_INDEX,
     TXN_INDEX,
 )
@@ -64,7 +65,8 @@ def kind_of(path: str) -> str | None:
 
 
 def files_below(path: str) -> Iterator[str]:
-    """The file itself, or all of a known kind in a directory and below, in order."""
+    """The file itself, or all of a known kind in a directory and below, in order; without what lies
+    in the cache of a data directory, which is no log."""
     if not os.path.isdir(path):
         if not os.path.exists(path):
             raise StorageFault(f"there is no {path}")
@@ -76,7 +78,7 @@ def files_below(path: str) -> Iterator[str]:
         yield path
         return
     for directory, directories, names in os.walk(path):
-        directories.sort()
+        directories[:] = sorted(set(directories) - {TIER_CACHE})
         for name in sorted(names):
             if kind_of(name):
                 yield os.path.join(directory, name)

@@ -254,6 +254,16 @@ def test_what_a_broker_takes_away_meanwhile_is_no_fault(
     assert f"{gone} is gone meanwhile" in ran.output
 
 
+def test_pieces_from_the_remote_store_are_no_log(log: Path) -> None:
+    """Two readers had the same batches fetched, the second from an offset amid the first's."""
+    pieces = log.parent.parent / "tier-cache" / "node-1.1" / f"{'0' * 32}-0"
+    pieces.mkdir(parents=True)
+    (pieces / f"{FIRST}.log").write_bytes(b"".join(batch(10 * n) for n in range(4)))
+    (pieces / f"{10:020}.log").write_bytes(b"".join(batch(10 * n) for n in range(1, 4)))
+    found = {one.path: one.fault for one in verify(str(log.parent.parent))}
+    assert found == {str(log): None, str(log.parent): None}
+
+
 def test_disk_that_cannot_be_read_is_a_fault(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: int) -> bytes:
         raise OSError(errno.EIO, "Input/output error")
