@@ -9,7 +9,8 @@
 Rules of this file:
 * A directory belongs to the topic id in its `partition.metadata`.
 * What was here and is gone is named before anything else takes its place: a directory that
-  checkpoints know, or the positions of the worker before.
+  checkpoints know, or the positions of the worker before. What checkpoints know of a deleted topic
+  says nothing about one that has its name now.
 * A directory that has to go and that the disk does not let be renamed is tried again (`refused`).
   Until then nothing is opened under its name: it might take the other's place under that name.
 """
@@ -105,7 +106,9 @@ class PartitionDirectories:
             return path
         why = "it belongs to another topic id" if found else "nothing says whose it is"
         self.set_aside(topic.name, index, why)
-        if not found:
+        if found:
+            self.log_directory.forget((topic.name, index))
+        else:
             self._count("partitions_lost")
         return None
 
@@ -253,6 +256,7 @@ class PartitionDirectories:
                     logger.warning("%s", fault)
                     is_stray = False
                 if is_stray or parsed[0] not in names:
+                    self.log_directory.forget(parsed)
                     self._try_set_aside(parsed, "its topic was deleted")
 
     def _try_set_aside(self, name: tuple[str, int], why: str) -> None:

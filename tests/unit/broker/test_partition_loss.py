@@ -26,6 +26,7 @@ from shmbroker.records.batch import encode_batch
 from shmbroker.replica.partition import Partition
 from shmbroker.settings.layers import effective_topic_configs
 from shmbroker.shm.positions import PositionTable, table_bytes
+from shmbroker.tools.log_verify import verify
 
 NOW_MS = 1_000_000
 SIZE = len(encode_batch([(NOW_MS, None, b"v" * 100, ())]))
@@ -287,6 +288,38 @@ def test_a_start_goes_on_where_a_directory_without_a_topic_can_not_be_renamed(
     assert left(node) == ["kept-0", "t-0"]
     assert len(node.strays()) == 1
     node.upkeep.run(NOW_MS)
+
+
+def test_what_was_known_of_a_deleted_topic_is_no_loss_of_one_that_has_its_name(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, topic = Topic(), Topic()
+    node.fill(before, 5)
+    node.stop()
+    node.start()
+    partition = node.fill(topic, 3)
+    assert len(node.strays()) == 1
+    assert partition.key not in node.store.directories.lost
+    assert node.counted == []
+    assert "is gone" not in caplog.text
+
+
+def test_partitions_that_a_topic_has_no_more_are_not_missed(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was deleted while nobody was there, and made again with fewer partitions."""
+    before, topic = Topic(), Topic()
+    node.fill(before, 5)
+    node.stop()
+    node.start()
+    node.store.take_stock({topic.topic_id: topic})
+    node.stop()
+    assert [one.fault for one in verify(str(node.path))] == [None, None]
+    node.start()
+    partition = node.fill(topic, 3)
+    assert partition.key not in node.store.directories.lost
+    assert node.counted == []
+    assert "is gone" not in caplog.text
 
 
 # --- a directory that is gone ---
