@@ -110,9 +110,9 @@ class Results:
                 flush(self.reader)
                 touched.discard(self.reader)
                 self.reader = None
-            for connection in touched:
-                flush(connection)
-            touched.clear()
+            # What a flush starts may find that a broker hangs, and answer those who wait for it.
+            while touched:
+                flush(touched.pop())
 
     def _take_other(
         self, peer: Peer, operation: int, data: memoryview, index: int, length: int

@@ -32,6 +32,7 @@ from shmbroker.ipc.passed_files import pass_file
 from shmbroker.security.identity import Identity
 from shmbroker.shm.counters import METADATA_APPLIED, OPEN_CONNECTIONS, STATE, STATE_STOPPING
 from shmbroker.shm.latencies import SAMPLED, STAGE_ANSWER, STAGE_NETWORK, read_table
+from shmbroker.shm.ring import RingReader
 from shmbroker.wire import codec
 from shmbroker.wire.api_keys import LIST_SEGMENTS
 from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER
@@ -220,6 +221,39 @@ def test_a_client_whose_broker_hangs_or_dies_is_at_no_fault(
     assert not family.gateway.loop.connections
     assert counted(family, "protocol_faults") == 0
     assert counted(family, "connections_closed") == 1
+
+
+def test_a_request_that_waited_may_find_that_the_broker_of_others_hangs(
+    family: GatewayFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It starts when the answers before it are sent, and sees then what was just decided."""
+    first, second = family.client, socket.create_connection(family.listening.getsockname())
+    family.turn()
+    family.ask(*LIST_GROUPS, {"states_filter": []})
+    [(_, payload)] = family.taken()
+    first.sendall(METADATA_REQUEST)
+    family.turn()
+    second.settimeout(10)
+    family.client = second
+    ask_to_append(family)
+    release = RingReader.release
+
+    def decide(reader: RingReader) -> None:
+        release(reader)
+        monkeypatch.undo()
+        record = {"broker_id": BROKER_ID, "broker_epoch": BROKER_EPOCH, "fenced": 1}
+        family.link.commit(("BrokerRegistrationChangeRecord", 0, record))
+
+    monkeypatch.setattr(RingReader, "release", decide)
+    body = codec.encode("ListGroupsResponse", LIST_GROUPS[1], {"error_code": 0, "groups": []})
+    token = TOKEN.unpack_from(payload)[0]
+    family.reply(EXECUTED, EXECUTED_HEAD.pack(token, 0, 0) + body)
+    family.quiet_turn()
+    assert produced(family)["error_code"] == NOT_LEADER_OR_FOLLOWER
+    family.client = first
+    assert family.answer(*LIST_GROUPS)["groups"] == []
+    assert family.answer(*METADATA)["topics"] == []
+    second.close()
 
 
 def test_pieces_of_an_answer_are_put_together_though_another_process_dies(
