@@ -2,6 +2,7 @@
 
    there, with the topic id that is asked for    it is the partition's
    there, with another one, or nobody's          `-stray`: renamed, and left alone
+   there, of a partition that was moved away     the same
    not there, and known to have been             its loss is named, and it is made again
    not there                                     it is made
    its partition was deleted                     `-delete`: renamed, and removed later
@@ -251,13 +252,24 @@ class PartitionDirectories:
             ):
                 try:
                     topic_id = read_partition_metadata(os.path.join(path, PARTITION_METADATA))
-                    is_stray = topic_id is not None and topic_id not in topics_by_id
                 except StorageFault as fault:
                     logger.warning("%s", fault)
-                    is_stray = False
-                if is_stray or parsed[0] not in names:
-                    self.log_directory.forget(parsed)
-                    self._try_set_aside(parsed, "its topic was deleted")
+                    topic_id = None
+                topic = topics_by_id.get(topic_id) if topic_id is not None else None
+                if parsed[0] not in names or (topic_id is not None and topic is None):
+                    why = "its topic was deleted"
+                elif topic is not None and self._is_elsewhere(topic, parsed):
+                    why = "its partition was moved to other brokers"
+                else:
+                    continue
+                self.log_directory.forget(parsed)
+                self._try_set_aside(parsed, why)
+
+    def _is_elsewhere(self, topic: TopicImage, name: tuple[str, int]) -> bool:
+        """Whether a partition of the topic has its replicas on other brokers alone."""
+        if topic.name != name[0] or name[1] >= len(topic.partitions):
+            return False
+        return self.log_directory.node_id not in topic.partitions[name[1]].replicas
 
     def _try_set_aside(self, name: tuple[str, int], why: str) -> None:
         try:

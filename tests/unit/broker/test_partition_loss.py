@@ -322,6 +322,33 @@ def test_partitions_that_a_topic_has_no_more_are_not_missed(
     assert "is gone" not in caplog.text
 
 
+def test_what_was_moved_to_other_brokers_while_this_one_was_away_is_set_aside(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = Topic()
+    node.fill(topic, 5)
+    node.stop()
+    node.start()
+    topic.partitions = (SimpleNamespace(replicas=(2, 3)),)
+    node.store.take_stock({topic.topic_id: topic})
+    assert len(node.strays()) == 1
+    assert "moved to other brokers" in caplog.text
+    # It comes back, and copies from those who had it meanwhile.
+    topic.partitions = Topic.partitions
+    partition = node.open(topic)
+    assert partition.log.log_end_offset == 0
+    assert partition.key not in node.store.directories.lost
+
+
+def test_what_can_not_be_opened_yet_stays(node: Node) -> None:
+    topic = Topic()
+    node.fill(topic, 5)
+    node.stop()
+    node.start()
+    node.store.take_stock({topic.topic_id: topic})
+    assert not node.strays()
+
+
 # --- a directory that is gone ---
 
 
