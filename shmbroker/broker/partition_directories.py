@@ -106,10 +106,11 @@ class PartitionDirectories:
         if found == topic.topic_id:
             return path
         why = "it belongs to another topic id" if found else "nothing says whose it is"
-        self.set_aside(topic.name, index, why)
         if found:
             self.log_directory.forget((topic.name, index))
-        else:
+            self.log_directory.write_gone()
+        self.set_aside(topic.name, index, why)
+        if not found:
             self._count("partitions_lost")
         return None
 
@@ -238,6 +239,7 @@ class PartitionDirectories:
         """
         directory = self.log_directory.path
         names = {topic.name for topic in topics_by_id.values()}
+        strays: list[tuple[tuple[str, int], str]] = []
         for name in os.listdir(directory):
             sign()
             path = os.path.join(directory, name)
@@ -262,8 +264,14 @@ class PartitionDirectories:
                     why = "its partition was moved to other brokers"
                 else:
                     continue
+                strays.append((parsed, why))
                 self.log_directory.forget(parsed)
-                self._try_set_aside(parsed, why)
+        self.log_directory.forget_topics_but(names)
+        with suppress(StorageFault):  # The next checkpoint says it, too.
+            self.log_directory.write_gone()
+        for name_of_log, why in strays:
+            sign()
+            self._try_set_aside(name_of_log, why)
 
     def _is_elsewhere(self, topic: TopicImage, name: tuple[str, int]) -> bool:
         """Whether a partition of the topic has its replicas on other brokers alone."""

@@ -250,7 +250,6 @@ class PartitionStore:
         opened = {(one.topic, one.partition) for one in self.partitions.values()}
         for path in self.directories.left_behind(topics_by_id, opened):
             self.removals.remove_later(path, 0)
-        self.log_directory.forget_topics_but({topic.name for topic in topics_by_id.values()})
 
     # ── what goes out of logs ───────────────────────────────────────────────────────────────────
 

@@ -317,19 +317,24 @@ class LogDirectory:
         if self.is_cleaned_moved:
             # Else a start after a power cut would take what is lost for what compaction removed.
             self.checkpoint_cleaned()
-        known = (
+        known = (self.recovery_points, self.log_start_offsets, self.high_watermarks)
+        if any(log in offsets for offsets in known):
+            self._gone.add(log)
+            self.write_gone()
+
+    def write_gone(self) -> None:
+        """Write now that nothing is known of logs that are gone. A process that is killed before
+        the next checkpoint would let its successor take them for lost."""
+        for name, offsets in (
             (RECOVERY_POINT, self.recovery_points),
             (LOG_START_OFFSET, self.log_start_offsets),
             (HIGH_WATERMARK, self.high_watermarks),
-        )
-        if not any(log in offsets for _, offsets in known):
-            return
-        self._gone.add(log)
-        for name, offsets in known:
+        ):
             kept = self._kept(offsets)
-            write_offsets(os.path.join(self.path, name), kept)
-            offsets.clear()
-            offsets.update(kept)
+            if kept != offsets:
+                write_offsets(os.path.join(self.path, name), kept)
+                offsets.clear()
+                offsets.update(kept)
         self._gone.clear()
 
     def note_cleaned(self, log: tuple[str, int], offset: int | None) -> None:

@@ -3,7 +3,7 @@
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -304,16 +304,18 @@ def test_what_was_known_of_a_deleted_topic_is_no_loss_of_one_that_has_its_name(
     assert "is gone" not in caplog.text
 
 
+@pytest.mark.parametrize("end", [Node.stop, Node.kill])
+@pytest.mark.parametrize("is_named", [True, False])
 def test_partitions_that_a_topic_has_no_more_are_not_missed(
-    node: Node, caplog: pytest.LogCaptureFixture
+    node: Node, end: Callable[[Node], None], is_named: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was deleted while nobody was there, and made again with fewer partitions."""
+    """It was deleted while nobody was there, and made again with fewer partitions, or later."""
     before, topic = Topic(), Topic()
     node.fill(before, 5)
     node.stop()
     node.start()
-    node.store.take_stock({topic.topic_id: topic})
-    node.stop()
+    node.store.take_stock({topic.topic_id: topic} if is_named else {})
+    end(node)
     assert [one.fault for one in verify(str(node.path))] == [None, None]
     node.start()
     partition = node.fill(topic, 3)
