@@ -55,8 +55,8 @@ def truncate_fully(log: PartitionLog, new_start_offset: int, log_start: int | No
     log.segments.clear()
     log.aborted.keep(0, -1)
     segment = log.new_segment(new_start_offset, 0)
+    log.add_segment(segment)  # before a full disk refuses its files: no log is without a segment
     segment.create_files()
-    log.add_segment(segment)
     sync_names(log.directory)
     log.log_start_offset = new_start_offset if log_start is None else log_start
     _end_at(log, new_start_offset)

@@ -1,5 +1,6 @@
 """A partition's log: appending, reading, rolling, cutting, flushing, on a full or bad disk."""
 
+import errno
 import gc
 import itertools
 import os
@@ -427,6 +428,26 @@ def test_truncation_removes_later_segments_and_what_belongs_to_them(opened):
     assert log.producers.check(5, 0, 0, 0) == (NONE, 0, 1000)
     assert {name[:20] for name in files(log) if name[0] == "0"} == {f"{n:020d}" for n in (0, 1)}
     assert append(log, batch_of()) == 1
+
+
+def test_a_cut_to_nothing_that_a_full_disk_refuses_is_made_again(opened, monkeypatch):
+    log = opened()
+    fill(log, 4)
+    real = os.open
+
+    def refuse(path, flags, *more, **named):
+        if flags & os.O_CREAT and str(path).startswith(log.directory):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(path, flags, *more, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        for _ in range(2):
+            with pytest.raises(StorageFault):
+                truncate_to(log, 0)
+    assert truncate_to(log, 0)
+    fill(log, 2)
+    assert (log.log_start_offset, log.log_end_offset, len(log.segments)) == (0, 2, 1)
 
 
 def test_truncation_before_everything_starts_anew(opened):
