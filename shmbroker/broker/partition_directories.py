@@ -238,7 +238,7 @@ class PartitionDirectories:
         A log without a topic id is one of those, if its name is no topic's.
         """
         directory = self.log_directory.path
-        names = {topic.name for topic in topics_by_id.values()}
+        by_name = {topic.name: topic for topic in topics_by_id.values()}
         strays: list[tuple[tuple[str, int], str]] = []
         for name in os.listdir(directory):
             sign()
@@ -258,7 +258,7 @@ class PartitionDirectories:
                     logger.warning("%s", fault)
                     topic_id = None
                 topic = topics_by_id.get(topic_id) if topic_id is not None else None
-                if parsed[0] not in names or (topic_id is not None and topic is None):
+                if parsed[0] not in by_name or (topic_id is not None and topic is None):
                     why = "its topic was deleted"
                 elif topic is not None and self._is_elsewhere(topic, parsed):
                     why = "its partition was moved to other brokers"
@@ -266,7 +266,12 @@ class PartitionDirectories:
                     continue
                 strays.append((parsed, why))
                 self.log_directory.forget(parsed)
-        self.log_directory.forget_topics_but(names)
+        for log in self.log_directory.named():
+            owner = by_name.get(log[0])
+            if owner is None or (
+                self._is_elsewhere(owner, log) and not os.path.lexists(self._path_of(*log))
+            ):
+                self.log_directory.forget(log)
         with suppress(StorageFault):  # The next checkpoint says it, too.
             self.log_directory.write_gone()
         for name_of_log, why in strays:

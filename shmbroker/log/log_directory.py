@@ -305,10 +305,9 @@ class LogDirectory:
         self._gone.add(log)
         self.note_cleaned(log, None)
 
-    def forget_topics_but(self, topics: set[str]) -> None:
-        """Forget all logs of topics that are no more."""
-        for offsets in (self.recovery_points, self.high_watermarks, self.log_start_offsets):
-            self._gone |= {log for log in offsets if log[0] not in topics}
+    def named(self) -> set[tuple[str, int]]:
+        """All logs that checkpoints name."""
+        return {*self.recovery_points, *self.high_watermarks, *self.log_start_offsets}
 
     def begin(self, log: tuple[str, int]) -> None:
         """A log is made: what the files say of one of its name, deleted before, must not count."""

@@ -342,6 +342,22 @@ def test_what_was_moved_to_other_brokers_while_this_one_was_away_is_set_aside(
     assert partition.key not in node.store.directories.lost
 
 
+def test_what_was_moved_away_just_before_a_kill_is_not_missed(node: Node) -> None:
+    """Its directory was removed, and no checkpoint was written since."""
+    topic = Topic()
+    node.fill(topic, 5)
+    node.stop()
+    node.start()
+    shutil.rmtree(node.directory(topic))
+    topic.partitions = (SimpleNamespace(replicas=(2, 3)),)
+    node.store.take_stock({topic.topic_id: topic})
+    node.kill()
+    assert [one.fault for one in verify(str(node.path))] == [None]
+    node.start()
+    topic.partitions = Topic.partitions
+    assert node.open(topic).key not in node.store.directories.lost
+
+
 def test_what_can_not_be_opened_yet_stays(node: Node) -> None:
     topic = Topic()
     node.fill(topic, 5)
