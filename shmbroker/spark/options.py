@@ -257,6 +257,11 @@ def parse_any(options: Mapping[str, str]) -> Options:
 
 
 def _refuse_unknown(given: Mapping[str, str]) -> None:
+    if "provider" in given:  # Spark says it of a table, and forgets the options when that is read
+        raise ConfigFault(
+            "Spark keeps no options for a table USING shmbroker: say CREATE TEMPORARY VIEW instead"
+            " of CREATE TABLE"
+        )
     for name in given:
         if name not in NAMES and not name.startswith("kafka."):
             listed = ", ".join(sorted(NAMES.values(), key=str.lower))

@@ -203,3 +203,16 @@ def test_offsets_of_a_checkpoint_are_kafkas(spark: Any, broker: Broker, tmp_path
     kept = json.loads(max(files, key=lambda p: int(p.name)).read_text().splitlines()[-1])
     assert sum(kept["kept"].values()) == 100
     assert {name for name in kept if not name.startswith(":")} == {"kept"}
+
+
+def test_sql_reads_a_view_or_a_table_that_is_told_its_options(spark: Any, broker: Broker) -> None:
+    create(broker, "in-sql", 1)
+    produce(broker, "in-sql", range(100))
+    options = f"(`kafka.bootstrap.servers` = '{broker.address}', subscribe = 'in-sql')"
+    spark.sql(f"create or replace temporary view in_sql using shmbroker options {options}")
+    assert spark.sql("select count(*), max(offset) from in_sql").collect() == [(100, 99)]
+    with pytest.raises(Exception, match="CREATE TEMPORARY VIEW instead of CREATE TABLE"):
+        spark.sql(f"create table in_sql_table using shmbroker options {options}")
+    spark.sql("create table in_sql_table (key binary, value binary) using shmbroker")
+    assert spark.sql(f"select count(*) from in_sql_table with {options}").collect() == [(100,)]
+    spark.sql("drop table in_sql_table")

@@ -281,6 +281,7 @@ def test_what_has_no_effect_is_known() -> None:
         ({"emit": "rows"}, "one of records, ranges"),
         ({"startingOffset": "earliest"}, "startingoffset is not known.*mean startingOffsets"),
         ({"whatever": "1"}, "whatever is not known here; known are"),
+        ({"provider": "shmbroker"}, "CREATE TEMPORARY VIEW instead of CREATE TABLE"),
         ({"kafka.auto.offset.reset": "earliest"}, "'auto.offset.reset' is not supp.*startingOff"),
         ({"kafka.key.deserializer": "x"}, "'key.deserializer' is not supported.*cast"),
         ({"kafka.enable.auto.commit": "true"}, "'enable.auto.commit' is not supported"),
