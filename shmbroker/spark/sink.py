@@ -126,6 +126,7 @@ class BatchWriter(worker.Shipped, DataSourceArrowWriter):
         columns = _columns(schema, sink.topic)
         self.writing = Writing(sink, columns, name, sink.app_version, _run(sink, {}))
 
+    @worker.told_plainly()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """A task's rows."""
         return write_rows(iterator, self.writing)
@@ -153,6 +154,7 @@ class StreamWriter(worker.Shipped, DataSourceStreamArrowWriter):
         columns = _columns(schema, sink.topic)
         self.writing = Writing(sink, columns, "", 0, _run(sink, options or {}))
 
+    @worker.told_plainly()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """A task's rows of one micro-batch."""
         task = TaskContext.get()
@@ -433,7 +435,10 @@ def _ready(name: str, column: pa.Array) -> pa.Array:
             "null topic present in the data. Use the topic option for setting a default topic."
         )
     if name == "timestamp" and pa.types.is_floating(column.type):
-        return pc.cast(pc.floor(pc.multiply(column, 1000.0)), pa.int64())
+        try:
+            return pc.cast(pc.floor(pc.multiply(column, 1000.0)), pa.int64())
+        except pa.ArrowInvalid:
+            raise ConfigFault("column timestamp holds a number that is no time") from None
     return column
 
 

@@ -56,6 +56,7 @@ class TaskSide(worker.Shipped):
 
             yield ranges.to_batch(partition.pieces, reading).select(self.columns)
             return
-        for piece in partition.pieces:
-            batches = read(piece, reading, self.columns)
-            yield from declared(batches, self.required) if self.required else batches
+        with worker.told_plainly():
+            for piece in partition.pieces:
+                batches = read(piece, reading, self.columns)
+                yield from declared(batches, self.required) if self.required else batches

@@ -1,6 +1,9 @@
 """A stream's reader beyond its offsets: when it waits, what it commits, what it reports; and the
 plan as rows, and filters that spare reading."""
 
+import os
+import sys
+import types
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +33,7 @@ from pyspark.sql.types import (
 
 from shmbroker.client.faults import DataLossFault
 from shmbroker.errors import ConfigFault, CorruptFault
-from shmbroker.spark import read_ranges, stream_reader
+from shmbroker.spark import read_ranges, stream_reader, task_side, worker
 from shmbroker.spark.datasource import ShmbrokerDataSource
 from shmbroker.spark.lag import LagListener, add_lag
 from shmbroker.spark.options import QUERY_ID
@@ -316,6 +319,23 @@ def test_ranges_are_rows_that_can_be_read(family: FakeFamily, way: str) -> None:
         list(read_ranges([rows[0].select(["topic"])]))
     with pytest.raises(CorruptFault):
         list(read_ranges([pa.RecordBatch.from_pydict({"plan": ["{}"]})]))
+
+
+def test_a_task_tells_a_fault_of_ours_without_a_traceback(
+    family: FakeFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise DataLossFault("gone")
+
+    family.create("t")[0].fill(5)
+    reader = source(family).reader(COLUMNS)
+    tasks = reader.partitions()
+    monkeypatch.delenv(worker._HIDE, raising=False)
+    monkeypatch.setitem(sys.modules, worker._WORKER, types.ModuleType("worker_util"))
+    monkeypatch.setattr(task_side, "read", fail)
+    with pytest.raises(DataLossFault):
+        list(reader.read(tasks[0]))
+    assert os.environ.pop(worker._HIDE) == "1"
 
 
 # --- filters -------------------------------------------------------------------------------------
