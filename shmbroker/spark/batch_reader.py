@@ -76,12 +76,10 @@ def _bounded(
         for each in ({tp: starts[tp] for tp in kept}, {tp: ends[tp] for tp in kept})
     ]
     starts, ends = resolved
+    kept = [tp for tp in kept if starts[tp] <= ends[tp]]  # others are told of when it is planned
     since = dict.fromkeys(kept, 0)
     if bounds.timestamp_ms is not None:
         found = client.offsets(topics, dict.fromkeys(kept, bounds.timestamp_ms))
         since = {tp: OFFSET_MAX if at < 0 else at for tp, at in found.items()}
-    starts = {
-        tp: min(max(starts[tp], bounds.start_offset, since[tp]), max(ends[tp], starts[tp]))
-        for tp in kept
-    }
-    return starts, {tp: max(starts[tp], min(ends[tp], bounds.end_offset)) for tp in kept}
+    starts |= {tp: min(max(starts[tp], bounds.start_offset, since[tp]), ends[tp]) for tp in kept}
+    return starts, ends | {tp: max(starts[tp], min(ends[tp], bounds.end_offset)) for tp in kept}

@@ -6,7 +6,8 @@ offers these narrow the ranges:
 
     topic, partition    =, in
     offset              =, <, <=, >, >=, in
-    timestamp           >, >=, =     (no earlier record is as new, later ones may be older)
+    timestamp           >, >=, =     (no earlier record is as new, later ones may be older; of times
+                                     before 1970 a broker can't be asked)
 
 Spark keeps every filter and applies it to the rows as well, so a bound that is too wide is never
 wrong. It offers filters only where spark.sql.python.filterPushdown.enabled is true, and raises an
@@ -68,7 +69,7 @@ def _narrowed(bounds: Bounds, column: str, kind: str, value: Any) -> Bounds:
         )
     # a time without a zone could be of any
     is_time = isinstance(value, datetime) and value.tzinfo is not None
-    if is_time and column == "timestamp" and kind in _NOT_BEFORE:
+    if is_time and column == "timestamp" and kind in _NOT_BEFORE and value.timestamp() >= 0:
         ms = max(int(value.timestamp() * 1000), bounds.timestamp_ms or 0)
         return bounds._replace(timestamp_ms=ms)
     return bounds

@@ -364,6 +364,7 @@ def filters(*named: tuple[str, str, Any]) -> list[Any]:
             Bounds(timestamp_ms=1000),
         ),
         ([("LessThan", "timestamp", datetime(1970, 1, 1, tzinfo=UTC))], Bounds()),
+        ([("GreaterThan", "timestamp", datetime(1969, 12, 31, tzinfo=UTC))], Bounds()),
         ([("GreaterThan", "timestamp", datetime(1970, 1, 2))], Bounds()),  # of what zone?
         ([("EqualTo", "value", b"x"), ("GreaterThan", "partition", 1)], Bounds()),
     ],
@@ -401,3 +402,11 @@ def test_a_filtered_batch_reads_less_and_keeps_its_filters(family: FakeFamily) -
             for row in batch.to_pylist()
         ]
         assert rows == expected
+
+
+def test_a_filter_hides_no_start_behind_the_end(family: FakeFamily) -> None:
+    family.create("t")[0].fill(10)
+    reader = source(family, pushdown="true", startingOffsets='{"t": {"0": 30}}').reader(COLUMNS)
+    reader.pushFilters(filters(("LessThan", "offset", 7)))
+    with pytest.raises(ConfigFault, match="start offset 30 is greater than the resolved end"):
+        reader.partitions()
