@@ -17,6 +17,7 @@ import math
 
 from shmbroker.metadata.quota_image import CONTROLLER_MUTATION_RATE
 from shmbroker.security.quotas import quota_of
+from shmbroker.shm.quota_counts import THROTTLE_MS_MAX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Mutations:
         self._taken = self.throttle_ms = 0
 
     def _note(self, tokens: float) -> None:
-        self.throttle_ms = math.floor(-tokens / self._rate * 1000 + 0.5)
+        self.throttle_ms = math.floor(min(-tokens / self._rate * 1000 + 0.5, THROTTLE_MS_MAX))
 
 
 UNBOUNDED = Mutations()

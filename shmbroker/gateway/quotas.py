@@ -124,7 +124,7 @@ class Throttle:
         self._known: tuple[bytes | None, ClientLimits | None] | None = None
         """The client id that was asked for last, and its limits."""
         self.began_ns = 0
-        """When the request that is being started was."""
+        """When the request that is being started was; 0: none is."""
         self.until = 0.0
         """Monotonic seconds up to which it is not read from."""
 
@@ -187,7 +187,10 @@ class Throttle:
             return 0
         quotas = self._quotas
         bill = self._bills.pop(request, None)
-        used_ns = bill.used_ns if bill is not None else quotas.now_ns() - self.began_ns
+        if bill is not None:
+            used_ns = bill.used_ns
+        else:  # answered as it is started, or started before there was a quota for it
+            used_ns = quotas.now_ns() - self.began_ns if self.began_ns else 0
         request_ms = quotas.record_time(limits.request, used_ns)
         fetch_ms = quotas.record(limits.fetch, answer_bytes)
         if not (fetch_ms or request_ms):
@@ -330,7 +333,9 @@ class Quotas:
         inflight = connection.inflight
         before = len(inflight)
         throttle.began_ns = began_ns = self.now_ns()
-        if not inner(connection, buffer, start, end, version, correlation_id):
+        is_started = inner(connection, buffer, start, end, version, correlation_id)
+        throttle.began_ns = 0
+        if not is_started:
             return False
         used_ns = self.now_ns() - began_ns
         if len(inflight) > before:

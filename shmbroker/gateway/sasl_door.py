@@ -299,16 +299,36 @@ class Visit:
 
     def get(self, api_key: int, /) -> Submit | None:
         """What starts a request of a client whose session may be over."""
-        receiver, connection = self._door.receiver, self._connection
-        if connection.stranger is not None:
+        if self._connection.stranger is not None:
             return self._take_at_once  # it comes in the same read as the handshake before it
-        if api_key == SASL_HANDSHAKE and self._exchange.may_begin_again(receiver.now()):
-            receiver.clients.wait_for_who(connection)
-            connection.stranger = self
-            return self._take_at_once
-        if receiver.now() >= self._ends:
+        if api_key == SASL_HANDSHAKE:
+            return self._begin_again
+        if self._is_over():
             return self._end
         return self._admitted.get(api_key)
+
+    def _is_over(self) -> bool:
+        return self._door.receiver.now() >= self._ends
+
+    def _begin_again(
+        self,
+        connection: Connection,
+        buffer: bytearray,
+        start: int,
+        end: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        """A handshake whose turn has come: nothing is in flight, and its time runs from now on."""
+        receiver = self._door.receiver
+        if self._exchange.may_begin_again(receiver.now()):
+            receiver.clients.wait_for_who(connection)
+            connection.stranger = self
+            self.on_frame(buffer, start, end)
+            return True
+        submit = self._end if self._is_over() else self._admitted.get(SASL_HANDSHAKE)
+        assert submit is not None, "it is told that it is late"
+        return submit(connection, buffer, start, end, version, correlation_id)
 
     def _take_at_once(
         self, connection: Connection, buffer: bytearray, start: int, end: int, *_: int
@@ -317,7 +337,10 @@ class Visit:
         return True
 
     def _end(self, connection: Connection, *_: object) -> bool:
-        self._door.receiver.loop.close(connection, SESSION_OVER)
+        if connection.inflight:  # a Produce comes before the answers to what was asked in time
+            connection.is_held = True
+            return False
+        self._door.receiver.loop.close_answered(connection, SESSION_OVER)
         return True
 
 

@@ -41,6 +41,9 @@ ENTRIES = 1024
 BYTES_MAX = 4 << 20
 PROBES = 8
 
+THROTTLE_MS_MAX = (1 << 31) - 1
+"""The longest throttle time that fits into an answer."""
+
 LAST = 1
 WINDOWS = 2
 _START, _WINDOW_LAST, _AMOUNT = range(3)
@@ -75,11 +78,12 @@ class Used(NamedTuple):
     elapsed_ms: int
 
     def throttle_ms(self, bound: float) -> int:
-        """How long nothing may follow, so that the rate is within the bound again; 0: it is."""
+        """How long nothing may follow, so that the rate is within the bound again, as far as an
+        answer can say it; 0: it is."""
         excess = self.amount / (self.elapsed_ms / 1000) - bound
         if not excess > 0:
             return 0
-        return math.floor(excess / bound * self.elapsed_ms + 0.5)
+        return math.floor(min(excess / bound * self.elapsed_ms + 0.5, THROTTLE_MS_MAX))
 
 
 def entry_bytes(windows: int) -> int:

@@ -65,6 +65,19 @@ def test_versions_that_know_the_error_are_refused_and_older_ones_told_only(
     assert second.throttle_ms == (3000 if is_refused else 5000)
 
 
+@pytest.mark.parametrize("version", [5, 7])
+@pytest.mark.parametrize("rate", [1e-9, 5e-324])
+def test_a_time_that_fits_into_no_answer_is_told_as_the_longest_that_does(
+    rate: float, version: int
+) -> None:
+    quotas: Any = {(("user", "alice"),): {"controller_mutation_rate": rate}}
+    made = MutationQuotas(11, 1)
+    for _ in range(2):
+        mutations = made.of(quotas, "CreateTopics", version, ALICE, b"app", 0.0)
+        mutations.allows(50)
+    assert mutations.throttle_ms == (1 << 31) - 1
+
+
 def test_a_bucket_is_full_again_after_its_time_and_never_more() -> None:
     made = MutationQuotas(11, 1)
     assert of(made, 0.0).allows(22)

@@ -9,15 +9,25 @@ from typing import Any
 
 import pytest
 
+from shmbroker.ipc.operation_layout import APPEND, APPEND_HEAD, APPENDED, APPENDED_HEAD
 from shmbroker.wire import codec
-from shmbroker.wire.api_keys import API_VERSIONS, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from shmbroker.wire.api_keys import (
+    API_VERSIONS,
+    METADATA,
+    PRODUCE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+)
 from shmbroker.wire.error_codes import ILLEGAL_SASL_STATE, NONE, SASL_AUTHENTICATION_FAILED
 from shmbroker.wire.frame import request_frame
+from tests.support.family_memory import TOPIC
 from tests.support.gateway_family import GATEWAY, GatewayFamily, gateway_family
+from tests.support.record_batches import batch
 
 NAMES = {
     API_VERSIONS: "ApiVersions",
     METADATA: "Metadata",
+    PRODUCE: "Produce",
     SASL_AUTHENTICATE: "SaslAuthenticate",
     SASL_HANDSHAKE: "SaslHandshake",
 }
@@ -262,3 +272,45 @@ def test_who_need_not_is_told_that_it_is_late(family: GatewayFamily) -> None:
     assert asked(family, SASL_HANDSHAKE, PLAIN)["error_code"] == ILLEGAL_SASL_STATE
     assert asked(family, SASL_AUTHENTICATE, ALICE)["error_code"] == ILLEGAL_SASL_STATE
     assert asked(family, METADATA, {"topics": []})["brokers"]
+
+
+def produce() -> bytes:
+    rows = [{"index": 0, "records": batch(0, [(0, 1000, None, b"v", ())])}]
+    topics = [{"name": TOPIC, "partition_data": rows}]
+    return frame(PRODUCE, {"acks": -1, "timeout_ms": 1000, "topic_data": topics}, 9)
+
+
+def test_what_was_asked_in_time_is_answered_before_the_session_ends(short: GatewayFamily) -> None:
+    known(short)
+    short.client.sendall(produce())
+    short.turn()
+    [(operation, payload)] = short.taken()
+    assert operation == APPEND
+    short.clock.now += 10.1
+    short.client.sendall(produce())
+    short.turn()
+    assert not is_closed(short)
+    token = APPEND_HEAD.unpack_from(payload)[0]
+    short.reply(APPENDED, APPENDED_HEAD.pack(token, 0, 0, 0, 0, -1, 0))
+    short.quiet_turn()
+    answer = short.answer(PRODUCE, 9, "Produce")
+    assert answer["responses"][0]["partition_responses"][0]["error_code"] == NONE
+    assert is_closed(short) and not short.taken()
+
+
+def test_a_handshake_has_its_time_from_when_its_turn_comes(short: GatewayFamily) -> None:
+    known(short)
+    short.clock.now += 2
+    short.client.sendall(produce() + frame(SASL_HANDSHAKE, PLAIN))
+    short.turn()
+    [(_, payload)] = short.taken()
+    short.clock.now += 31
+    short.quiet_turn()
+    assert not is_closed(short)
+    token = APPEND_HEAD.unpack_from(payload)[0]
+    short.reply(APPENDED, APPENDED_HEAD.pack(token, 0, 0, 0, 0, -1, 0))
+    short.quiet_turn()
+    short.answer(PRODUCE, 9, "Produce")
+    assert short.answer(SASL_HANDSHAKE, 1, "SaslHandshake")["error_code"] == NONE
+    assert asked(short, SASL_AUTHENTICATE, ALICE)["error_code"] == NONE
+    assert asked(short, METADATA, {"topics": []})["brokers"]

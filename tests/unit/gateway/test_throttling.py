@@ -274,6 +274,33 @@ def test_time_of_requests_mutes_for_a_window_at_most(
     assert counted(family, "throttled_request_ms") == 1000
 
 
+@pytest.mark.parametrize("key", ["producer_byte_rate", "request_percentage"])
+def test_a_time_that_fits_into_no_answer_is_told_as_the_longest_that_does(
+    family: GatewayFamily, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, calls = family.clock, iter(range(10**6))
+    monkeypatch.setattr(clock, "monotonic_ns", lambda: int(clock.now * 1e9) + next(calls) * 10**6)
+    limit(family, key, 5e-324)
+    longest = (1 << 31) - 1 if key == "producer_byte_rate" else 1000
+    assert throttle_of_produce(family) == longest
+    assert connection(family).is_muted
+
+
+def test_who_waits_as_the_first_quota_comes_is_charged_no_time_from_before_it(
+    family: GatewayFamily,
+) -> None:
+    family.ask(FETCH, 11, "Fetch", fetch_body())
+    [(_, payload)] = family.taken()
+    limit(family, "request_percentage", 1.0)
+    slice_ = READ_SLICE.pack(0, 0, len(RECORDS), 1, 1, 0, 0, 0, -1, 0, -1)
+    token = READ_HEAD.unpack_from(payload)[0]
+    family.reply(READ_DONE, READ_DONE_HEAD.pack(token, 1, 0) + slice_ + RECORDS)
+    family.quiet_turn()
+    answer = family.answer(FETCH, 11, "Fetch")
+    assert answer["throttle_time_ms"] == 0
+    assert answer["responses"][0]["partitions"][0]["records"] == RECORDS
+
+
 def test_a_quota_is_of_the_client_that_it_names(family: GatewayFamily) -> None:
     limit(family, "producer_byte_rate", 1.0, ("client-id", "other"))
     assert throttle_of_produce(family) == 0

@@ -124,6 +124,11 @@ def test_of_too_many_keys_the_idlest_begins_anew() -> None:
     assert counts.record(keys[1], 3, T0 + 61).amount == 3, "it was the idlest"
 
 
+@pytest.mark.parametrize(("amount", "bound"), [(3 << 20, 1.0), (1, 5e-324), (1 << 60, 1e-300)])
+def test_a_throttle_time_fits_into_an_answer(amount: int, bound: float) -> None:
+    assert Used(amount, 1000).throttle_ms(bound) == (1 << 31) - 1
+
+
 def test_throttle_is_the_time_after_which_the_rate_is_within_the_bound() -> None:
     assert Used(10_000, 10_000).throttle_ms(1000.0) == 0
     assert Used(20_000, 10_000).throttle_ms(1000.0) == 10_000
