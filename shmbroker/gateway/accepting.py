@@ -6,7 +6,7 @@ Rules of this file:
   others, so that somebody always watches. (EPOLLEXCLUSIVE is not for this: it wakes one worker, and
   if that one leaves the connection to the others, they are never told.)
 * A listener rests while too many come by it: they stay in its backlog. The control socket never
-  rests.
+  does. Where there is no descriptor for who comes, any listener rests for a moment.
 * A client that comes too often, or is one too many, never becomes a `Connection`.
 """
 
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from shmbroker.gateway.poller import Poller
 
 ACCEPTS_PER_TURN = 16
+
+NO_DESCRIPTOR_S = 0.1
+"""The rest of a listener while its worker has no descriptor for who comes: who waits in the backlog
+would wake it in every turn."""
 
 MAPPED = "::ffff:"
 """What stands before an IPv4 address where a socket takes both kinds."""
@@ -100,8 +104,9 @@ class Acceptor:
     def _rest(self, listener: Listener, rest_s: float) -> None:
         """Leave those who come in its backlog for a while."""
         fd = listener.socket.fileno()
+        if self.is_watching and fd not in self.resting:  # else an event from before it left that
+            self._poller.unregister(fd)
         self.resting[fd] = self._reception.now() + rest_s
-        self._poller.unregister(fd)
 
     def wake(self, now: float) -> None:
         """Accept again where the time is over."""
@@ -126,7 +131,8 @@ class Acceptor:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError:
-                # Out of descriptors: let the others try, come back at the next balance check.
+                # Out of descriptors: let the others try, and come back when some may be free.
+                self._rest(listener, NO_DESCRIPTOR_S)
                 self.watch(False)
                 return
             is_local = accepted.family == socket.AF_UNIX

@@ -1,5 +1,6 @@
 """Requests that can't start yet, and clients that leave meanwhile: over real sockets."""
 
+import errno
 import os
 import select
 import socket
@@ -221,6 +222,42 @@ def test_listener_that_rests_leaves_clients_in_its_backlog(desk: Desk) -> None:
         desk.loop.acceptor.wake(1.5)
         desk.loop.acceptor.watch(True)
         desk.until(lambda: len(desk.loop.connections) == 2)
+
+
+class Full:
+    """A listening socket of a process without a descriptor for who comes."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self.listening = listening
+
+    def accept(self) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.listening, name)
+
+
+def test_listeners_rest_while_there_is_no_descriptor_for_who_comes(desk: Desk) -> None:
+    acceptor = desk.loop.acceptor
+    [first] = acceptor.listeners.values()
+    second = Listener(socket.create_server(("127.0.0.1", 0)), 2, False)
+    acceptor.watch(False)
+    acceptor.add(second)
+    acceptor.watch(True)
+    listening = {each: each.socket for each in (first, second)}
+    for each, is_full in listening.items():
+        each.socket = Full(is_full)  # type: ignore[assignment]
+        desk.clients.append(socket.create_connection(is_full.getsockname()))
+    desk.until(lambda: not acceptor.is_watching)
+    acceptor.watch(True)  # as its owner does in the next turn
+    desk.loop.handle(desk.loop.poller.poll(0))
+    assert len(acceptor.resting) == 2
+    acceptor.watch(True)
+    assert desk.loop.poller.poll(0) == []
+    for each, is_full in listening.items():
+        each.socket = is_full
+    acceptor.wake(desk.service.now() + 1)
+    desk.until(lambda: len(desk.loop.connections) == 3)
 
 
 def test_control_socket_never_rests(desk: Desk, tmp_path: Path) -> None:
