@@ -65,6 +65,9 @@ KNOWN_MAX = 4096
 LATE_MAX = 256
 """Connections that wait for being closed; beyond that the first of them is closed at once."""
 
+MUTED_LOOK_S = 30.0
+"""The longest that a connection is kept for being unmuted which has ended meanwhile."""
+
 NEVER = float("inf")
 INT_MAX = (1 << 31) - 1
 
@@ -384,13 +387,21 @@ class Quotas:
         until = self._clock.monotonic() + throttle_ms / 1000
         if until > throttle.until:
             throttle.until = until
-            self._later.at(until, partial(self._unmute, connection, until))
+            self._unmute_later(connection, until)
         self._loop.mute(connection)
         return throttle_ms
 
+    def _unmute_later(self, connection: Connection, until: float) -> None:
+        due = min(until, self._clock.monotonic() + MUTED_LOOK_S)
+        self._later.at(due, partial(self._unmute, connection, until))
+
     def _unmute(self, connection: Connection, until: float) -> None:
         throttle = connection.throttle
-        if throttle is None or throttle.until <= until:
+        if connection.is_closed or (throttle is not None and throttle.until > until):
+            return
+        if self._clock.monotonic() < until:
+            self._unmute_later(connection, until)
+        else:
             self._loop.unmute(connection)
 
     def hold_back(self, accepted: socket.socket, address: str, broker_id: int) -> bool:

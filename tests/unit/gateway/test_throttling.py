@@ -150,6 +150,28 @@ def test_who_is_muted_goes_on_when_the_time_is_over(family: GatewayFamily) -> No
     assert not connection(family).is_muted
 
 
+def test_who_is_muted_for_long_goes_on_at_its_time(family: GatewayFamily) -> None:
+    limit(family, "producer_byte_rate", size_of_produce() / 100)
+    assert throttle_of_produce(family) == pytest.approx(90_000, abs=1)
+    assert not is_read(family)
+    for _ in range(89):
+        family.clock.now += 1
+        family.quiet_turn()
+        assert connection(family).is_muted
+    family.clock.now += 1.01
+    family.quiet_turn()
+    assert append_all(family) == 1
+
+
+def test_nothing_is_kept_for_long_of_who_ends_while_it_is_muted(family: GatewayFamily) -> None:
+    limit(family, "producer_byte_rate", 1e-6)
+    assert throttle_of_produce(family) == (1 << 31) - 1
+    family.gateway.loop.close(connection(family), "")
+    family.clock.now += 30.1
+    family.quiet_turn()
+    assert family.gateway.later.due == float("inf")
+
+
 def test_the_wait_ends_when_the_first_who_is_muted_may_go_on(family: GatewayFamily) -> None:
     limit(family, "producer_byte_rate", size_of_produce() / 10 / 1.02)
     assert throttle_of_produce(family) == 200
