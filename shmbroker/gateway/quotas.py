@@ -60,7 +60,9 @@ NS_OF_ONE_PERCENT = 10_000_000
 """One percent of each second."""
 
 KNOWN_MAX = 4096
-"""Users with their client ids, and addresses, whose limits are remembered."""
+"""Users with their client ids whose limits are remembered."""
+KNOWN_ID_BYTES_MAX = 255
+"""The longest client id of them: one may have 32 KiB, and each request another."""
 
 LATE_MAX = 256
 """Connections that wait for being closed; beyond that the first of them is closed at once."""
@@ -304,7 +306,8 @@ class Quotas:
         request = bound(REQUEST_PERCENTAGE, NS_OF_ONE_PERCENT)
         if produce or fetch or request:
             limits = ClientLimits(produce, fetch, request, self._most(fetch))
-        self._known[place] = limits
+        if len(client_id) <= KNOWN_ID_BYTES_MAX:
+            self._known[place] = limits
         return limits
 
     def _most(self, fetch: Bound | None) -> int:

@@ -330,6 +330,14 @@ def test_a_quota_is_of_the_client_that_it_names(family: GatewayFamily) -> None:
     assert throttle_of_produce(family) > 0
 
 
+def test_long_client_ids_are_bounded_and_not_remembered(family: GatewayFamily) -> None:
+    limit(family, "producer_byte_rate", size_of_produce() / 10)
+    quotas = family.gateway.quotas
+    for number in range(3):
+        assert quotas.limits_of(1, "User:ANONYMOUS", b"%d" % number * 32_000) is not None
+    assert not quotas._known
+
+
 def test_what_several_connections_of_a_user_send_counts_together(family: GatewayFamily) -> None:
     limit(family, "producer_byte_rate", size_of_produce() / 10)
     throttle_of_produce(family)
