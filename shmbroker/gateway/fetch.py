@@ -321,6 +321,9 @@ class FetchApi:
         files that were found are kept, so that a call after the missing ones came gets on.
         """
         missing: list[int] = []
+        told = request.connection.ahead
+        if told is not None and told.known is not request.known:
+            request.connection.ahead = None  # it is older than this
         _, count, aborted_count = READ_DONE_HEAD.unpack_from(data, index)
         session = request.session
         if count == UNKNOWN_SESSION and session is not None:  # A

@@ -11,6 +11,8 @@ Rules of this file:
   by their bytes (`fetch_known`): so a request of the next offset means the same as the one before.
 * A slice is used once, in order. When such a request asks for another offset, or is another one,
   all that are left are dropped.
+* What the I/O worker answers after it has told is newer: a request of the same bytes brings the
+  numbers of what is left up to date, any other ends it. So a client sees no number go back.
 * A slice is used only within TOLD_S after the I/O worker has told it, and not after that has said
   by AHEAD_ENDS in shared memory that it holds no more: so an answer is one that the broker would
   have given a moment ago.

@@ -159,6 +159,9 @@ class KnownFetch(TopicMeaning):
         if error or diverging_epoch >= 0 or request.connection.throttle is not None:
             return False
         numbers = high_watermark, stable, log_start
+        told = request.connection.ahead
+        if told is not None:
+            told.numbers = numbers  # it was told before
         if file_id:
             file = files.find(file_id)
             if length <= INLINE_BYTES or file is None:

@@ -57,11 +57,11 @@ class Gateway(FetchGateway):
         assert self.submit(version, codec.encode("FetchRequest", version, body | more))
         return len(self.peer.sent) > before
 
-    def answer(self, place: int = 0) -> bytes:
+    def answer(self, place: int = 0, high: int = HIGH) -> bytes:
         """The bytes of the answer to the last request; a READ gets the slice at that place."""
         request = self.connection.inflight.pop()
         if request.response is None:
-            numbers = HIGH, STABLE, START, FILE_ID, place * LENGTH
+            numbers = high, STABLE, START, FILE_ID, place * LENGTH
             slice_ = READ_SLICE.pack(0, 0, LENGTH, *numbers, -1, 4, -1)
             entry = memoryview(READ_DONE_HEAD.pack(1, 1, 0) + slice_)
             assert self.api.on_read_done(request, self.peer, entry, 0) == []
@@ -127,6 +127,35 @@ def test_slices_before_the_offset_are_left_out(gateway: Gateway) -> None:
     assert CONTENT[3 * LENGTH :][:LENGTH] in gateway.answer()
     assert not gateway.ask(SLICES[3])
     assert gateway.ask(SLICES[3])  # once
+
+
+def test_what_the_broker_answers_later_is_newer_than_what_it_has_told(gateway: Gateway) -> None:
+    gateway.read_on()
+    gateway.connection.ahead = None
+    assert gateway.ask(0)  # the next request comes before it was told,
+    gateway.answer()
+    assert gateway.ask(SLICES[0])
+    gateway.tell(token=gateway.token - 1)
+    answered = gateway.answer(1, HIGH + 7)  # and its answer behind what was told
+    assert (HIGH + 7).to_bytes(8, "big") in answered
+    assert not gateway.ask(SLICES[1])
+    assert (HIGH + 7).to_bytes(8, "big") in gateway.answer()
+
+
+@pytest.mark.parametrize("more", [{"session_epoch": 0}, {"min_bytes": 2}])
+def test_what_was_told_before_another_read_is_not_used_after_it(
+    gateway: Gateway, more: dict[str, int]
+) -> None:
+    gateway.ask(0, **more)
+    gateway.answer()
+    gateway.read_on()
+    gateway.connection.ahead = None
+    assert gateway.ask(0)
+    gateway.answer()
+    assert gateway.ask(0, **more)
+    gateway.tell(token=gateway.token - 1)
+    gateway.answer(0, HIGH + 7)
+    assert gateway.ask(SLICES[0])
 
 
 def _is_ended(gateway: Gateway) -> None:
