@@ -95,6 +95,14 @@ class Appender:
         self._acknowledge = self.acks.acknowledge
         self.batches_in = self.bytes_in = 0
 
+    def populate(self, partition: Partition) -> None:
+        """Ready a log for the next batches, between turns. Where the disk does not let it, or too
+        many files are open, the append that needs it is refused."""
+        try:
+            partition.log.populate_step(self.now_ms())
+        except StorageFault as fault:
+            self.on_storage_fault(partition, fault)
+
     def on_append(
         self,
         peer: Peer,

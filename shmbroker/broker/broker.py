@@ -390,7 +390,7 @@ class Broker:
         for partition in told:
             active = partition.log.active
             if active.ready_bytes - active.size < active.extent_bytes >> 1:
-                partition.log.populate_step(self._now_ms)
+                self.appender.populate(partition)
         now = self.clock.monotonic()
         self.member.sign(now)
         if now >= self._next_housekeeping:

@@ -260,6 +260,28 @@ def test_a_full_disk_refuses_appends_until_there_is_room(family: BrokerFamily) -
         assert bool(error_code) == is_full
 
 
+def test_what_can_not_be_made_ready_ahead_is_told_and_ends_nothing(
+    family: BrokerFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family.boot(*topic())
+    told: list[Any] = []
+    partition = family.broker.partitions[KEY]
+    fault = StorageFault("too many open files")
+
+    def refuse(*_: Any) -> bool:
+        raise fault
+
+    monkeypatch.setattr(PartitionLog, "populate_step", refuse)
+    monkeypatch.setattr(family.broker.appender, "on_storage_fault", lambda *what: told.append(what))
+    count = 0
+    while not told:
+        family.append(count, KEY, batch_of(bytes(10_000)))
+        family.broker.turn()
+        count += 1
+    assert told == [(partition, fault)]
+    assert family.appended() == [(token, 0, token) for token in range(count)]
+
+
 def test_a_disk_that_failed_is_shown_where_its_room_can_not_be_looked_at(
     family: BrokerFamily,
 ) -> None:
