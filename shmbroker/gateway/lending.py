@@ -325,6 +325,7 @@ class Lender:
         self._stays[connection] = now + rest_s, rest_s
         if session is not None:
             connection.session = gateway.fetch.sessions.adopt(session)
+        connection.ahead = None  # it has been answered elsewhere since that was told
         connection.last_active = now
         if connection.throttle is None:
             gateway.quotas.begin(connection)  # as for all others, had it been here when they came

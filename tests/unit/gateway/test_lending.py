@@ -10,6 +10,7 @@ import pytest
 
 from shmbroker.gateway import lending
 from shmbroker.gateway.connection import Connection
+from shmbroker.gateway.fetch_ahead import ToldSlices
 from shmbroker.gateway.guests import (
     AGAIN_S,
     BUSY_S,
@@ -551,6 +552,15 @@ def test_when_quotas_come_guests_go_home(two: Two) -> None:
     for _ in range(2 * QUIET_LOOKS):
         two.rest(LOOK_S)
         assert two.ask(PRODUCE)[0] is two.home
+
+
+def test_what_was_told_before_a_connection_was_lent_is_not_used_when_it_is_home(two: Two) -> None:
+    two.become_quiet()
+    [away] = two.lender.lent.values()
+    away.connection.ahead = ToldSlices()
+    two.guests.close()
+    two.turns()
+    assert not two.is_lent and away.connection.ahead is None
 
 
 def test_a_host_that_ends_sends_everybody_home(two: Two) -> None:
