@@ -223,8 +223,9 @@ class Reader:
         self.begin(read, max_wait_ms)
 
     def begin(self, read: DelayedRead, max_wait_ms: int) -> None:
-        """Answer it now, or when there is enough, or after so long."""
-        if max_wait_ms <= 0:
+        """Answer it now, or when there is enough, or after so long. Who waits for no records waits
+        for those that are on their way from the disk or the remote store."""
+        if max_wait_ms <= 0 or not read.min_bytes:
             results, total, must_answer = read.look()
             lookup = self.lookup
             if total or must_answer or not (lookup.is_tier_awaited or lookup.is_cold):

@@ -104,7 +104,7 @@ class ReadAhead:
             return rows, total  # it was deleted a moment ago
         while len(rows) < AHEAD_SLICES and total < AHEAD_BYTES:
             found = log.read(offset, limit, end)
-            if found is None or found[0] is not segment or not found[2] >= read.min_bytes:
+            if found is None or found[0] is not segment or max(limit, found[2]) < read.min_bytes:
                 break
             _, position, length = found
             following = offset_at(log, segment, position + length)

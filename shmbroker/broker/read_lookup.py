@@ -9,6 +9,8 @@ Rules of this file:
   there are too many for the answer, they get less.
 * The first partition with data gives at least one whole batch, whatever the limits (KIP-74); later
   ones keep to them.
+* Only whole batches are given, but a READ waits no longer than in Kafka, which fills an answer with
+  part of the next one: whether there are min_bytes goes by the bytes that lie there.
 * Nobody waits here. What is on the disk alone the kernel is asked for, what lies before the local
   start is asked of `broker.tiering`: `is_cold` and `is_tier_awaited` say so, and the READ waits
   (`broker.read`).
@@ -22,6 +24,7 @@ from typing import Final, NamedTuple, Protocol, final
 from shmbroker.broker.tier_port import NoTier
 from shmbroker.errors import StorageFault
 from shmbroker.log.lookups import aborted_in
+from shmbroker.log.places import end_in
 from shmbroker.log.residency import ColdBytes, allow_waiting, refuse_waiting
 from shmbroker.records.batch_layout import H_LENGTH, H_PRODUCER_ID, LOG_OVERHEAD
 from shmbroker.replica.partition import not_led_error
@@ -78,6 +81,9 @@ MISSES_MAX = 4
 """Partitions in a row with nothing as small as the room that is left: then the answer is full. Each
 look at another opens its file and reads there, which was most of what a fetch of many cost."""
 
+ENOUGH = 1 << 31
+"""More than any READ waits for."""
+
 READ_COMMITTED = 1
 """The isolation level."""
 
@@ -95,6 +101,7 @@ class ReadRefusal(NamedTuple):
 class ReadLimits(Protocol):
     """What a READ may have."""
 
+    min_bytes: int
     max_bytes: int
     isolation: int
     cold_until_ms: int
@@ -134,10 +141,10 @@ class Lookup:
         """
         self.is_cold = self.is_tier_awaited = False
         if read.cold_until_ms and self._now_ms() >= read.cold_until_ms:
-            return self._look_up(asked, read.max_bytes, read.isolation, others)
+            return self._look_up(asked, read, others)
         refuse_waiting()
         try:
-            found = self._look_up(asked, read.max_bytes, read.isolation, others)
+            found = self._look_up(asked, read, others)
         finally:
             allow_waiting()
         if self.is_cold and not read.cold_until_ms:
@@ -145,11 +152,7 @@ class Lookup:
         return found
 
     def _look_up(
-        self,
-        asked: Iterable[AskedRow],
-        max_bytes: int,
-        isolation: int,
-        others: bool | None,
+        self, asked: Iterable[AskedRow], read: ReadLimits, others: bool | None
     ) -> tuple[list[Result], int, bool]:
         """As `look_up`. A partition gets the first of these:
 
@@ -159,8 +162,9 @@ class Lookup:
         D  nothing: this asker may not have more, or enough was found
         E  what `_read` finds: nothing yet, an error, or a slice
         """
+        min_bytes, max_bytes, isolation = read.min_bytes, read.max_bytes, read.isolation
         results: list[Result] = []
-        total = 0
+        total = left_out = 0
         aborted_left = ABORTED_MAX
         left = READS_MAX
         misses = MISSES_MAX
@@ -238,12 +242,39 @@ class Lookup:
                 if not misses:
                     max_bytes = total
             total += length
+            if total < min_bytes:
+                left_out += self._left_out(partition, offset, found, partition_max_bytes, end)
             if aborted:
                 aborted_left -= len(aborted)
             # Of what has to be judged first there may be less than is asked for, and is there.
             must_answer |= length > 0 and position < segment.unjudged_bytes
             add((partition, segment, position, length, None, aborted) if length else partition)
+        must_answer |= 0 < total < min_bytes <= total + left_out
         return results, total, must_answer or not has_valid
+
+    def _left_out(
+        self, partition: Partition, offset: int, found: Slice, bytes_max: int, end: int
+    ) -> int:
+        """The bytes of a partition before the offset `end` that a READ may have, and that are in no
+        whole batch of its answer; enough for any READ where the next one goes on in another file.
+        """
+        segment, position, length = found
+        log = partition.log
+        try:
+            if offset < log.local_start_offset:
+                return ENOUGH
+            if segment is log.active and end >= log.log_end_offset:
+                there = segment.size
+            elif segment is log.active or segment.end_offset >= end:
+                there = end_in(log, segment, end)
+            else:
+                return ENOUGH
+        except ColdBytes:
+            self.is_cold = True
+            return 0
+        except StorageFault:
+            return 0  # who reads on is told
+        return max(0, min(there - position, bytes_max) - length)
 
     def refused(self, partition: Partition, fault: StorageFault) -> int:
         """The error code of a partition that the disk does not give, which is told."""

@@ -30,11 +30,17 @@ class Log:
         self.log_start_offset = self.local_start_offset = self.log_end_offset = 0
         self.aborted: list[Any] = []
         self.leader_epochs = SimpleNamespace(latest=5)
-        self.segment = SimpleNamespace(unjudged_bytes=0, map=RECORD * 10, file_id=77)
+        self.segment = SimpleNamespace(unjudged_bytes=0, map=RECORD * 1000, file_id=77)
+        self.boundaries = SimpleNamespace(get=lambda at: (self.segment, at * len(RECORD)))
+
+    @property
+    def active(self) -> Any:
+        self.segment.size = self.log_end_offset * len(RECORD)
+        return self.segment
 
     def read(self, offset: int, max_bytes: int, end: int, min_one_batch: bool) -> Any:
         count = min(max_bytes // len(RECORD), end - offset)
-        return self.segment, 0, max(count, min_one_batch) * len(RECORD)
+        return self.segment, offset * len(RECORD), max(count, min_one_batch) * len(RECORD)
 
 
 def led_partitions(

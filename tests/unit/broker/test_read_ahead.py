@@ -85,9 +85,10 @@ class Side:
         max_bytes: int = LIMIT,
         min_bytes: int = 1,
         last_fetched_epoch: int = -1,
+        max_wait_ms: int = 0,
     ) -> tuple[int, int, int]:
-        """File, position, length of the slice that is answered."""
-        head = READ_HEAD.pack(7, 0, min_bytes, 1 << 20, isolation, flags, 1, 0)
+        """File, position, length of the slice that is answered at once."""
+        head = READ_HEAD.pack(7, max_wait_ms, min_bytes, 1 << 20, isolation, flags, 1, 0)
         row = READ_PARTITION.pack(KEY, max_bytes, -1, last_fetched_epoch, offset, -1, -1)
         data = memoryview(head + row)
         self.reader.on_read(self, data, 0, len(data))  # type: ignore[arg-type]
@@ -164,10 +165,18 @@ def test_nothing_beyond_what_the_reader_may_have(side: Side, isolation: int) -> 
     assert [offset for offset, *_ in told] == list(range(3, end - 3, 3))
 
 
+def test_bytes_for_which_no_whole_batch_is_left_count(side: Side) -> None:
+    side.read(0, min_bytes=LIMIT)
+    told = side.told()
+    assert len(told) > 1
+    for offset, *found in told:
+        assert side.read(offset, min_bytes=LIMIT, max_wait_ms=500) == tuple(found)
+
+
 def test_who_is_told_nothing(side: Side) -> None:
     side.read(0, flags=0)
     assert not side.ahead.noted  # it has not asked for that
-    side.read(0, min_bytes=LIMIT - 500)
+    side.read(0, min_bytes=LIMIT + 1)
     assert side.told() == []  # a READ with so many bytes would wait
     side.read(0)
     side.partition.is_leader = False

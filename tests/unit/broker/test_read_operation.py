@@ -42,7 +42,9 @@ class Log:
     def __init__(self) -> None:
         self.log_start_offset = self.local_start_offset = 0
         self.log_end_offset = 1
-        self.segment = SimpleNamespace(unjudged_bytes=0, map=BATCH, file_id=77)
+        self.segment = self.active = SimpleNamespace(
+            unjudged_bytes=0, map=BATCH, file_id=77, size=len(BATCH)
+        )
 
     def read(self, offset: int, max_bytes: int, end: int, min_one_batch: bool) -> Any:
         return self.segment, 0, len(BATCH)
@@ -85,12 +87,18 @@ class Reading:
         self.begin(*asked, offset=offset)
         return self.peer.slices()
 
-    def begin(self, *asked: tuple[int, int, int], offset: int = 1, max_wait_ms: int = 0) -> None:
+    def begin(
+        self,
+        *asked: tuple[int, int, int],
+        offset: int = 1,
+        max_wait_ms: int = 0,
+        min_bytes: int = 1,
+    ) -> None:
         entries = [
             READ_PARTITION.pack(partition_key(bytes(16), index), 1000, -1, -1, offset, *known)
             for index, *known in asked
         ]
-        head = READ_HEAD.pack(9, max_wait_ms, 1, 1 << 30, 0, 0, len(entries), 0)
+        head = READ_HEAD.pack(9, max_wait_ms, min_bytes, 1 << 30, 0, 0, len(entries), 0)
         data = memoryview(head + b"".join(entries))
         self.reader.on_read(self.peer, data, 0, len(data))  # type: ignore[arg-type]
 
@@ -185,7 +193,7 @@ def test_a_read_is_judged_by_epochs_and_offset(
         (judged.key, 1000, epoch, last_epoch, offset, -1, -1),
         (other.key, 1000, 5, -1, 18, -1, -1),  # may wait
     ]
-    read = SimpleNamespace(max_bytes=1000, isolation=0, cold_until_ms=0)
+    read = SimpleNamespace(min_bytes=1, max_bytes=1000, isolation=0, cold_until_ms=0)
     (result, _), _, must_answer = Lookup(partitions, lambda: 0).look_up(read, asked)
     assert must_answer == is_told_at_once
     if isinstance(result, ReadRefusal):
@@ -299,11 +307,14 @@ def page_cache(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return cache
 
 
+@pytest.mark.parametrize("min_bytes", [0, 1])
 @pytest.mark.parametrize("max_wait_ms", [0, 1, 500])
-def test_cold_bytes_are_looked_at_again(page_cache: SimpleNamespace, max_wait_ms: int) -> None:
+def test_cold_bytes_are_looked_at_again(
+    page_cache: SimpleNamespace, max_wait_ms: int, min_bytes: int
+) -> None:
     reading = Reading(1)
     cold(reading, 0)
-    reading.begin((0, 1, 0), offset=0, max_wait_ms=max_wait_ms)
+    reading.begin((0, 1, 0), offset=0, max_wait_ms=max_wait_ms, min_bytes=min_bytes)
     for now in range(1, 6):
         reading.now_ms = now
         reading.reader.purgatory.expire(now)
