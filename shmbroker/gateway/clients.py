@@ -133,7 +133,6 @@ class Clients:
         """Send a connection to its listener's door, or admit it where there is none."""
         self.show_open()
         self._tally.add("connections_accepted")
-        connection.asked_other_at = connection.last_active  # it has asked for nothing yet
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("a connection of %s", connection.peer_name())
         gateway, listener = self._gateway, connection.listener

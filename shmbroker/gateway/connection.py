@@ -113,6 +113,7 @@ class Connection(Sender):
         "large_bytes",
         "last_active",
         "listener",
+        "opened_at",
         "out",
         "packed_identity",
         "principal",
@@ -171,7 +172,7 @@ class Connection(Sender):
         self.fast_produce: FastProduce | None = None
         """What the bytes of its last Produce mean, where they are known."""
         self.fast_ends: list[int] = []
-        self.last_active = now
+        self.opened_at = self.last_active = now
         self.deadline = NEVER
         """When it is closed: it has not shown by then who it is."""
         self.unsent = 0

@@ -214,7 +214,8 @@ class Lender:
         for connection in connections.values():
             if self._may_go(connection, since, now):
                 looks = self._quiet[connection] = before.get(connection, 0) + 1
-                if looks >= QUIET_LOOKS:
+                has_asked = connection.last_active > connection.opened_at
+                if looks >= QUIET_LOOKS and has_asked:
                     (straight if is_straight(connection) else others).append(connection)
         self._to_lend = [each for each in straight if self._room_of(each.listener.broker_id)]
         del self._to_lend[max(1, len(straight) // AT_ONCE) :]
