@@ -277,7 +277,7 @@ class Modern(Consumer):
             except Disconnected:
                 self.coordinator = -1
             yield self.pause(0.02, 0.3)
-        self._own([], offsets, self.scheduler.now)
+        self._own([], offsets, self.scheduler.now, MODERN_SESSION_MS)
         try:
             if self.coordinator >= 0:
                 yield from self._beat(-1, offsets)
@@ -313,7 +313,7 @@ class Modern(Consumer):
             error_codes.GROUP_ID_NOT_FOUND,  # all of its members were silent for too long
         ):
             self.join_anew()
-            self._own([], offsets, sent_at)
+            self._own([], offsets, sent_at, MODERN_SESSION_MS)
             return False
         if not (yield from self._is_well(error, "ConsumerGroupHeartbeat")):
             return False
@@ -328,19 +328,24 @@ class Modern(Consumer):
                 name = self.names[row["topic_id"]]
                 places += [(name, partition) for partition in row["partitions"]]
             places.sort()
-            self._own(places, offsets, sent_at)
+            # What it has to give up it may have been told before, in an answer that was lost: it is
+            # fenced when that time is over, so nothing says how long it has the others.
+            keeps_all = set(self.owned) <= set(places)
+            self._own(places, offsets, sent_at, MODERN_SESSION_MS if keeps_all else 0)
             self.say(f"epoch {self.epoch}: {places}")
         else:
-            self._own(self.owned, offsets, sent_at)
+            self._own(self.owned, offsets, sent_at, MODERN_SESSION_MS)
         return True
 
-    def _own(self, places: list[Place], offsets: dict[Place, int], sent_at: float) -> None:
-        """It has these now, and has let go of all others; its session lasts from `sent_at` on."""
+    def _own(
+        self, places: list[Place], offsets: dict[Place, int], sent_at: float, lasts_ms: int
+    ) -> None:
+        """It has these now, and has let go of all others; for so long from `sent_at` on."""
         self.owned = places
         for place in list(offsets):
             if place not in places:
                 del offsets[place]
-        until = sent_at + MODERN_SESSION_MS / 1000
+        until = sent_at + lasts_ms / 1000
         self.seen.on_owned(self.group, self.member_id, places, until, self.scheduler.now)
 
     def _learn_ids(self) -> Generator[Wait, None, None]:
