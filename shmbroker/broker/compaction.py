@@ -129,9 +129,13 @@ class Compaction:
                 best = partition, found
         return best
 
-    def _say_again(self, fault: object) -> None:
+    def _put_off(self, partition: Partition, fault: object) -> None:
+        """The disk is full or bad: the pass is worth another try, but not at once."""
         again = "compaction is tried again"
         logger.warning("%s; %s", fault, again, extra=logs.seldom(again))
+        self.current = None
+        try_remove_cleaned(partition.log.directory)
+        self._next_ms = self._steady_ms() + self.backoff_ms
 
     def _give_up(self, partition: Partition, reason: str) -> None:
         self.quarantined.add(partition.key)
@@ -159,14 +163,13 @@ class Compaction:
         partition, segments = self.current
         self._next_ms = self._steady_ms()
         if body["error_code"] != NONE:
-            self.current = None
-            try_remove_cleaned(partition.log.directory)
+            why = body.get("error_message")
             if body["error_code"] == KAFKA_STORAGE_ERROR:
-                # The disk is full or bad: worth another try, but not at once.
-                self._say_again(body.get("error_message"))
-                self._next_ms += self.backoff_ms
+                self._put_off(partition, why)
             else:
-                self._give_up(partition, body.get("error_message") or "the cleaner failed")
+                self.current = None
+                try_remove_cleaned(partition.log.directory)
+                self._give_up(partition, why or "the cleaner failed")
             return
         self._deaths.pop(partition.key, None)
         groups = [
@@ -205,11 +208,8 @@ class Compaction:
             store.log_directory.checkpoint_cleaned()
             prepare_swap(log.directory, groups)
         except StorageFault as fault:
-            self._say_again(fault)
             store.log_directory.note_cleaned(name, cleaned_before)
-            self.current = None
-            try_remove_cleaned(log.directory)
-            self._next_ms = self._steady_ms() + self.backoff_ms
+            self._put_off(partition, fault)
             return
 
         def finish(fault: OSError | None) -> None:

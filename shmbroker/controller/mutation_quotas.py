@@ -17,7 +17,7 @@ import math
 
 from shmbroker.metadata.quota_image import CONTROLLER_MUTATION_RATE
 from shmbroker.security.quotas import quota_of
-from shmbroker.shm.quota_counts import THROTTLE_MS_MAX
+from shmbroker.shm.quota_counts import whole_ms
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Mutations:
         self._taken = self.throttle_ms = 0
 
     def _note(self, tokens: float) -> None:
-        self.throttle_ms = math.floor(min(-tokens / self._rate * 1000 + 0.5, THROTTLE_MS_MAX))
+        self.throttle_ms = whole_ms(-tokens / self._rate * 1000)
 
 
 UNBOUNDED = Mutations()

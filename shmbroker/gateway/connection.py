@@ -172,7 +172,9 @@ class Connection(Sender):
         self.fast_produce: FastProduce | None = None
         """What the bytes of its last Produce mean, where they are known."""
         self.fast_ends: list[int] = []
-        self.opened_at = self.last_active = now
+        self.last_active = now
+        self.opened_at = now
+        """When it was accepted: a client that was active since has asked for something."""
         self.deadline = NEVER
         """When it is closed: it has not shown by then who it is."""
         self.unsent = 0

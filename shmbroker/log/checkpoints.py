@@ -74,6 +74,16 @@ def write_all(fd: int, data: bytes) -> None:
         data = data[written:]
 
 
+def write_all_at(fd: int, data: memoryview | bytes, position: int) -> None:
+    """Write all of it at a place of a file: a disk that gets full takes a part. OSError if it
+    refuses."""
+    while written := os.pwrite(fd, data, position):
+        if written == len(data):
+            return
+        data = data[written:]
+        position += written
+
+
 def sync_directory(directory: str) -> None:
     """Make names that were created, renamed or removed in a directory durable."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

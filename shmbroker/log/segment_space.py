@@ -26,6 +26,7 @@ import mmap
 import os
 from errno import EINVAL, ENOSYS
 
+from shmbroker.log.checkpoints import write_all_at
 from shmbroker.log.faults import NO_SPACE, DiskFullFault, writing_fault
 
 TYPE_CHECKING = False
@@ -69,11 +70,11 @@ def write_batch(segment: Segment, position: int, batch: memoryview, stamp: bytes
     fd = _open_to_write(segment)
     try:
         if batch.readonly:
-            _write_all(fd, batch[len(stamp) :], position + len(stamp))
-            _write_all(fd, stamp, position)
+            write_all_at(fd, batch[len(stamp) :], position + len(stamp))
+            write_all_at(fd, stamp, position)
         else:
             batch[: len(stamp)] = stamp
-            _write_all(fd, batch, position)
+            write_all_at(fd, batch, position)
     except OSError as error:
         raise writing_fault(error, segment.path) from error
     finally:
@@ -165,14 +166,6 @@ def _populate(segment: Segment, end: int) -> None:
     finally:
         os.close(fd)
     segment.ready_bytes = end
-
-
-def _write_all(fd: int, data: memoryview | bytes, position: int) -> None:
-    while written := os.pwrite(fd, data, position):
-        if written == len(data):
-            return
-        data = data[written:]
-        position += written
 
 
 def _page_up(position: int) -> int:

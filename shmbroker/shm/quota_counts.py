@@ -71,6 +71,11 @@ class Windows(NamedTuple):
 BY_DEFAULT = Windows(11, 1000)
 
 
+def whole_ms(throttle_ms: float) -> int:
+    """A throttle time in whole milliseconds, as far as an answer can say it."""
+    return math.floor(min(throttle_ms + 0.5, THROTTLE_MS_MAX))
+
+
 class Used(NamedTuple):
     """What was used together with what is recorded now."""
 
@@ -83,7 +88,7 @@ class Used(NamedTuple):
         excess = self.amount / (self.elapsed_ms / 1000) - bound
         if not excess > 0:
             return 0
-        return math.floor(min(excess / bound * self.elapsed_ms + 0.5, THROTTLE_MS_MAX))
+        return whole_ms(excess / bound * self.elapsed_ms)
 
 
 def entry_bytes(windows: int) -> int:

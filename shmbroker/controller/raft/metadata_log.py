@@ -30,7 +30,7 @@ from shmbroker.controller.raft.quorum_messages import SNAPSHOT_BYTES_MAX, Snapsh
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, Fault, StorageFault
 from shmbroker.ids import METADATA_TOPIC_ID
-from shmbroker.log.checkpoints import remove_files, sync_directory
+from shmbroker.log.checkpoints import remove_files, sync_directory, write_all_at
 from shmbroker.log.compaction.cleaned_files import deleted_paths
 from shmbroker.log.config import LogConfig
 from shmbroker.log.faults import DiskFullFault
@@ -263,9 +263,7 @@ class MetadataLog:
                 self._part_fd = os.open(self._path(snapshot) + PART, flags, 0o644)
             if position == 0:
                 os.ftruncate(self._part_fd, 0)
-            while data:  # a disk that gets full takes a part
-                written = os.pwrite(self._part_fd, data, position)
-                position, data = position + written, data[written:]
+            write_all_at(self._part_fd, data, position)
         except OSError as error:
             raise StorageFault(f"can't write {self._path(snapshot)}: {error}") from error
 

@@ -85,22 +85,20 @@ def rename_files(directory: str, base_offset: int, before: str, after: str) -> N
     disk lets them.
     """
     renamed: list[str] = []
-    try:
-        for suffix in SUFFIXES:
-            path = os.path.join(directory, file_name(base_offset, suffix))
-            try:
-                os.rename(path + before, path + after)
-                renamed.append(path)
-            except FileNotFoundError:
-                if suffix == LOG:
-                    raise StorageFault(f"{path}{before} is not there", path) from None
-            except OSError as error:
-                raise StorageFault(f"can't rename {path}{before}: {error}", path) from error
-    except StorageFault:
-        for path in reversed(renamed):
-            with suppress(OSError):
-                os.rename(path + after, path + before)
-        raise
+    for suffix in SUFFIXES:
+        path = os.path.join(directory, file_name(base_offset, suffix))
+        try:
+            os.rename(path + before, path + after)
+        except FileNotFoundError:
+            if suffix == LOG:  # the first: nothing was renamed yet
+                raise StorageFault(f"{path}{before} is not there", path) from None
+            continue
+        except OSError as error:
+            for done in reversed(renamed):
+                with suppress(OSError):
+                    os.rename(done + after, done + before)
+            raise StorageFault(f"can't rename {path}{before}: {error}", path) from error
+        renamed.append(path)
 
 
 def deleted_paths(directory: str, base_offset: int) -> list[str]:

@@ -277,7 +277,7 @@ class Modern(Consumer):
             except Disconnected:
                 self.coordinator = -1
             yield self.pause(0.02, 0.3)
-        self._own([], offsets, self.scheduler.now, MODERN_SESSION_MS)
+        self._own([], offsets, self.scheduler.now)
         try:
             if self.coordinator >= 0:
                 yield from self._beat(-1, offsets)
@@ -313,7 +313,7 @@ class Modern(Consumer):
             error_codes.GROUP_ID_NOT_FOUND,  # all of its members were silent for too long
         ):
             self.join_anew()
-            self._own([], offsets, sent_at, MODERN_SESSION_MS)
+            self._own([], offsets, sent_at)
             return False
         if not (yield from self._is_well(error, "ConsumerGroupHeartbeat")):
             return False
@@ -334,11 +334,15 @@ class Modern(Consumer):
             self._own(places, offsets, sent_at, MODERN_SESSION_MS if keeps_all else 0)
             self.say(f"epoch {self.epoch}: {places}")
         else:
-            self._own(self.owned, offsets, sent_at, MODERN_SESSION_MS)
+            self._own(self.owned, offsets, sent_at)
         return True
 
     def _own(
-        self, places: list[Place], offsets: dict[Place, int], sent_at: float, lasts_ms: int
+        self,
+        places: list[Place],
+        offsets: dict[Place, int],
+        sent_at: float,
+        lasts_ms: int = MODERN_SESSION_MS,
     ) -> None:
         """It has these now, and has let go of all others; for so long from `sent_at` on."""
         self.owned = places
