@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from struct import Struct
 
+from shmbroker.crc32c import crc32c
 from shmbroker.errors import ProtocolFault, StorageFault
 from shmbroker.groups.consumer import records as consumer_records
 from shmbroker.groups.offset_store import NO_EXPIRY
@@ -31,8 +32,11 @@ from shmbroker.records.batch import (
     iterate_records,
 )
 from shmbroker.records.batch_layout import (
+    ATTRIBUTES_POSITION,
+    BASE_TIMESTAMP_POSITION,
     CONTROL_BIT,
     CONTROL_COMMIT,
+    CRC_POSITION,
     H_ATTRIBUTES,
     H_BASE_OFFSET,
     H_LAST_OFFSET_DELTA,
@@ -68,6 +72,11 @@ _VALUE_4 = Struct(">hqi")
 _TIMES = Struct(">qq")
 _COMMITTED = Struct(">qB")
 """The commit's time, and how many tagged fields follow."""
+_MOVING = Struct(">qiBq")
+"""The offset, the leader epoch, empty metadata, the commit's time."""
+_MOVING_AT = 2
+"""Behind the version."""
+_CRC = Struct(">I")
 _TOPIC_ID = b"\0\x10"
 """Tag 0, of 16 bytes."""
 
@@ -145,12 +154,43 @@ def append(
 
 def append_one(partition: Partition, key: bytes, value: bytes | None, now_ms: int) -> int:
     """`append` of one record: most commits are no more."""
-    bytes_max = min(partition.message_bytes_max, partition.segment_bytes_max) - BATCH_ROOM
-    if len(key) + len(value or b"") + 32 > bytes_max:
+    if _needs_bytes(key, value) > min(partition.message_bytes_max, partition.segment_bytes_max):
         return error_codes.UNKNOWN_SERVER_ERROR
     if error := _refuses(partition):
         return error
-    return _store(partition, batch_of_one(now_ms, key, value), 0, now_ms)
+    return _store(partition, memoryview(batch_of_one(now_ms, key, value)), 0, now_ms)
+
+
+class CommitBatch:
+    """The batch of a commit that comes again. Of its one record only the offset, the leader epoch
+    and the time move, of its header the time and the CRC: these alone are packed anew."""
+
+    __slots__ = ("_needs_bytes", "_value_at", "_view")
+
+    def __init__(self, key: bytes, topic_id: bytes) -> None:
+        """The commit has no metadata, and no expiry of its own."""
+        value = offset_value((0, -1, "", 0, NO_EXPIRY, topic_id))
+        batch = bytearray(batch_of_one(0, key, value))
+        self._value_at = len(batch) - len(value) - 1  # the last byte: no headers
+        self._needs_bytes = _needs_bytes(key, value)
+        self._view = memoryview(batch)
+
+    def append(self, partition: Partition, offset: int, leader_epoch: int, commit_ms: int) -> int:
+        """`append` of this record with that time, which is now: the error code."""
+        if self._needs_bytes > min(partition.message_bytes_max, partition.segment_bytes_max):
+            return error_codes.UNKNOWN_SERVER_ERROR
+        if error := _refuses(partition):
+            return error
+        view = self._view
+        _MOVING.pack_into(view, self._value_at + _MOVING_AT, offset, leader_epoch, 1, commit_ms)
+        _TIMES.pack_into(view, BASE_TIMESTAMP_POSITION, commit_ms, commit_ms)
+        _CRC.pack_into(view, CRC_POSITION, crc32c(view[ATTRIBUTES_POSITION:]))
+        return _store(partition, view, 0, commit_ms)
+
+
+def _needs_bytes(key: bytes, value: bytes | None) -> int:
+    """The room that a batch of one record takes, about."""
+    return len(key) + len(value or b"") + 32 + BATCH_ROOM
 
 
 def _refuses(partition: Partition) -> int:
@@ -171,21 +211,19 @@ def _append_batch(
         batch = encode_batch(
             rows, producer_id=producer[0], producer_epoch=producer[1], is_transactional=True
         )
-    return _store(partition, batch, len(records) - 1, now_ms, producer)
+    return _store(partition, memoryview(batch), len(records) - 1, now_ms, producer)
 
 
 def _store(
     partition: Partition,
-    batch: bytes,
+    batch: memoryview,
     last: int,
     now_ms: int,
     producer: tuple[int, int] | None = None,
 ) -> int:
     """last: the offset of its last record, counted from its first."""
     try:
-        offset = partition.log.append(
-            memoryview(batch), last, now_ms, partition.leader_epoch, now_ms
-        )
+        offset = partition.log.append(batch, last, now_ms, partition.leader_epoch, now_ms)
     except StorageFault:
         return error_codes.NOT_COORDINATOR
     if producer is not None:

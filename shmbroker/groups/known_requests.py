@@ -8,7 +8,7 @@ offsets. What such a request meant is kept when it has been answered the ordinar
                      …       committed_offset 8 | committed_leader_epoch 4 | metadata, tags 4
                      key     ──────────── read anew ───────────────────    ── must be the same
 
-                   What it means: the group, the record's key, the bytes of the good answer.
+                   What it means: the group, the record's batch, the bytes of the good answer.
     KnownFetches   a group's offsets, named by partition. All bytes are the key. What it means: the
                    offsets that were answered; as long as they are the group's, so is the answer.
 
@@ -65,11 +65,11 @@ class _Commit:
 
     __slots__ = (
         "answer",
+        "batch",
         "generation_id",
         "group",
         "index",
         "instance_id",
-        "key",
         "member_id",
         "topic",
         "topic_id",
@@ -85,7 +85,8 @@ class _Commit:
         self.topic = topic
         self.topic_id = topic.topic_id if by_id else ZERO_UUID
         self.index = body["topics"][0]["partitions"][0]["partition_index"]
-        self.key = group_log.offset_key(group.group_id, topic.name, self.index)
+        key = group_log.offset_key(group.group_id, topic.name, self.index)
+        self.batch = group_log.CommitBatch(key, self.topic_id)
         self.answer = answer
 
 
@@ -122,7 +123,7 @@ class KnownCommits:
             return None
         offset, leader_epoch = _MOVING.unpack_from(request, len(request) + MOVING_AT)
         committed = offset, leader_epoch, "", groups.now_ms(), NO_EXPIRY, known.topic_id
-        if groups.offsets.commit_one(group, known.key, topic.name, known.index, committed):
+        if groups.offsets.commit_one(group, known.batch, topic.name, known.index, committed):
             return None
         return known.answer
 

@@ -24,6 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from shmbroker.groups.group_log import CommitBatch
     from shmbroker.groups.group_table import AnyGroup, GroupShard, GroupTable
     from shmbroker.groups.offset_store import Committed
     from shmbroker.groups.removal import Removal
@@ -164,14 +165,17 @@ class OffsetCoordinator:
         return errors
 
     def commit_one(
-        self, group: AnyGroup, key: bytes, topic: str, partition: int, committed: Committed
+        self,
+        group: AnyGroup,
+        batch: CommitBatch,
+        topic: str,
+        partition: int,
+        committed: Committed,
     ) -> int:
-        """A commit of one partition that was let in, with the key of its record: the error code."""
-        table = self._table
+        """A commit of one partition that was let in and comes again: the error code."""
         shard: GroupShard = group.owner
-        value = group_log.offset_value(committed)
-        error = group_log.append_one(shard.partition, key, value, table.now_ms())
-        table.on_appended(shard.partition)
+        error = batch.append(shard.partition, committed[0], committed[1], committed[3])
+        self._table.on_appended(shard.partition)
         if not error:
             shard.store.put(group.group_id, topic, partition, committed)
         return error
