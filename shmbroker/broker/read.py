@@ -9,8 +9,8 @@ Rules of this file:
 * A read answers with slices (file id, position, length); the reader's process sends them from the
   file. Only a slice of an active segment that is smaller than a descriptor is worth passing goes
   as bytes: thousands of quiet partitions then cost their readers no descriptor.
-* A read that may wait does, watched by its partitions, until there are min_bytes, an error of the
-  log, a diverging epoch, or its time is over.
+* A read that may wait does, watched by its partitions, until there are min_bytes, an error, a
+  diverging epoch, or its time is over.
 * Where a read waits for many partitions, those that an append has not touched are as they were:
   only the others are looked at again.
 * While what lies before the local start is on the way, the read waits for the remote store's time
@@ -62,8 +62,6 @@ INLINE_BYTES = 256 << 10
 """Bytes that go with one answer at most; slices beyond are sent from their files."""
 
 _pack_slice = READ_SLICE.pack
-_NEWS = frozenset((tuple, ReadRefusal))
-"""The types of results that tell something."""
 _OUT_OF_RANGE = error_codes.OFFSET_OUT_OF_RANGE
 
 
@@ -125,7 +123,7 @@ class DelayedRead(DelayedOperation):
 
     def note_nothing(self, results: list[Result]) -> None:
         """The last look has not found enough."""
-        self.results = results if _NEWS.isdisjoint(map(type, results)) else None
+        self.results = None if tuple in map(type, results) else results
 
     def finish(self, results: list[Result]) -> None:
         """Answer with what the last look has found."""
@@ -148,8 +146,8 @@ class DelayedRead(DelayedOperation):
         lookup = self.reader.lookup
         found, total, must_answer = lookup.look_up(self, [partitions[place] for place in which])
         for place, result in zip(which, found, strict=True):
-            if lookup.is_cold or type(result) is ReadRefusal:
-                return self.try_complete()  # whether an error is answered with depends on all
+            if lookup.is_cold:
+                return self.try_complete()
             results[place] = result
         if total < self.min_bytes and not must_answer:
             if total:

@@ -169,7 +169,7 @@ class Lookup:
         left = READS_MAX
         misses = MISSES_MAX
         must_answer = False
-        has_valid, stops = bool(others), others is not None
+        stops = others is not None
         partitions = self._partitions
         find_partition, open_due = partitions.get, partitions.open_due
         add = results.append
@@ -197,22 +197,20 @@ class Lookup:
             ):
                 # Nothing new, or no room for it, as with most of many. What is below would find
                 # the same.
-                has_valid = True
                 add(partition)
                 continue
             if partition is None or not partition.is_leader:  # B
                 add(ReadRefusal(not_led_error(partition), partition))
+                must_answer = True
                 continue
             # C
             refusal = _refusal(partition, epoch, last_fetched_epoch, offset)
             if refusal is not None:
-                row, is_told_at_once = refusal
-                add(row)
-                must_answer |= is_told_at_once
+                add(refusal)
+                must_answer = True
                 continue
             # D
             log = partition.log
-            has_valid = True
             end = partition.high_watermark
             if isolation == READ_COMMITTED:
                 end = partition.last_stable_offset
@@ -250,7 +248,7 @@ class Lookup:
             must_answer |= length > 0 and position < segment.unjudged_bytes
             add((partition, segment, position, length, None, aborted) if length else partition)
         must_answer |= 0 < total < min_bytes <= total + left_out
-        return results, total, must_answer or not has_valid
+        return results, total, must_answer or not (results or others)
 
     def _left_out(
         self, partition: Partition, offset: int, found: Slice, bytes_max: int, end: int
@@ -323,23 +321,23 @@ class Lookup:
 
 def _refusal(
     partition: Partition, epoch: int, last_fetched_epoch: int, offset: int
-) -> tuple[ReadRefusal | FoundSlice, bool] | None:
-    """What a leader answers to a read that can't have bytes, and whether at once; None: it can."""
+) -> ReadRefusal | FoundSlice | None:
+    """What a leader answers to a read that can't have bytes; None: it can."""
     if epoch >= 0 and epoch != partition.leader_epoch:
         if epoch < partition.leader_epoch:
-            return ReadRefusal(error_codes.FENCED_LEADER_EPOCH, partition), False
-        return ReadRefusal(error_codes.UNKNOWN_LEADER_EPOCH, partition), True
+            return ReadRefusal(error_codes.FENCED_LEADER_EPOCH, partition)
+        return ReadRefusal(error_codes.UNKNOWN_LEADER_EPOCH, partition)
     log = partition.log
     if last_fetched_epoch >= 0:
         end_epoch, end_offset = log.leader_epochs.end_offset_for(
             last_fetched_epoch, log.log_end_offset
         )
         if end_epoch < 0:
-            return ReadRefusal(_OUT_OF_RANGE, partition), True
+            return ReadRefusal(_OUT_OF_RANGE, partition)
         if end_epoch < last_fetched_epoch or end_offset < offset:
-            return (partition, None, 0, 0, (end_epoch, end_offset), ()), True
+            return (partition, None, 0, 0, (end_epoch, end_offset), ())
     if not log.log_start_offset <= offset <= log.log_end_offset:
-        return ReadRefusal(_OUT_OF_RANGE, partition), True
+        return ReadRefusal(_OUT_OF_RANGE, partition)
     return None
 
 

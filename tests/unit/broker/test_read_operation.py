@@ -163,8 +163,8 @@ OUT_OF_RANGE = error_codes.OFFSET_OUT_OF_RANGE
         (-1, -1, 17, "bytes", False),
         (5, -1, 17, "bytes", False),
         (5, -1, 19, "nothing", False),  # above the high watermark
-        (4, -1, 17, FENCED, False),  # the client looks up the leader when its time is over
-        (4, 7, 99, FENCED, False),
+        (4, -1, 17, FENCED, True),
+        (4, 7, 99, FENCED, True),
         (6, -1, 17, UNKNOWN, True),
         (6, 7, 99, UNKNOWN, True),
         (5, -1, 9, OUT_OF_RANGE, True),
@@ -215,15 +215,6 @@ def test_a_read_that_waited_for_nothing_tells_what_else_has_changed() -> None:
     assert list(found) == [1]
     assert found[1][3:6] == (1, 1, 1)
     assert reading.reader.waiting == {}
-
-
-def test_a_partition_that_comes_back_while_a_read_waits_is_told() -> None:
-    reading = Reading(2)
-    gone = reading.partitions.pop(reading.keys[0])
-    reading.begin((0, -1, -1), (1, 1, 0), max_wait_ms=10)
-    reading.partitions[reading.keys[0]] = gone
-    reading.reader.purgatory.expire(10)
-    assert [one[0] for one in reading.peer.slices().values()] == [error_codes.NONE]
 
 
 def test_an_append_ends_the_wait() -> None:
@@ -401,12 +392,17 @@ def test_a_check_without_news_goes_on_waiting_until_there_is_some() -> None:
     assert list(reading.peer.slices()) == [5]
 
 
-def test_all_are_looked_at_where_one_has_gone_or_is_named_twice() -> None:
+def test_one_that_goes_while_a_read_waits_is_told_at_once() -> None:
     reading = Looked(20)
     reading.begin(*[(index, 1, 0) for index in range(20)], max_wait_ms=500)
     del reading.partitions[reading.keys[4]]
-    reading.reader.purgatory.check(reading.keys[4])
-    assert (reading.looked, reading.peer.sent) == ([20, 1, 20], [])
+    assert reading.reader.purgatory.check(reading.keys[4]) == 1
+    assert reading.looked == [20, 1]
+    gone = error_codes.NOT_LEADER_OR_FOLLOWER
+    assert {which: found[0] for which, found in reading.peer.slices().items()} == {4: gone}
+
+
+def test_all_are_looked_at_where_one_is_named_twice() -> None:
     twice = Looked(3)
     twice.begin((0, 1, 0), (1, 1, 0), (1, 1, 0), max_wait_ms=500)
     twice.append(1)
