@@ -14,6 +14,7 @@ active controller; those of its successor are full.
 from __future__ import annotations
 
 import math
+from hashlib import blake2b
 
 from shmbroker.metadata.quota_image import CONTROLLER_MUTATION_RATE
 from shmbroker.security.quotas import quota_of
@@ -45,6 +46,11 @@ class Bucket:
         """What has come in since it was looked at last."""
         self.tokens = min(most, self.tokens + rate * max(0.0, now_s - self.updated_s))
         self.updated_s = max(self.updated_s, now_s)
+
+
+def place_of(user: str, client_id: str) -> bytes:
+    """What stands for a client here: few bytes, as a client id may have 32 KiB."""
+    return blake2b(repr((user, client_id)).encode(errors="surrogatepass"), digest_size=16).digest()
 
 
 class Mutations:
@@ -96,7 +102,8 @@ class MutationQuotas:
         """Take the values of `controller.quota.window.num` and
         `controller.quota.window.size.seconds`."""
         self._seconds = windows * window_s
-        self._buckets: dict[tuple[str, str], Bucket] = {}
+        self._buckets: dict[bytes, Bucket] = {}
+        """By `place_of` a client."""
 
     def of(
         self,
@@ -115,7 +122,7 @@ class MutationQuotas:
         if held is None or not 0 < held.bound < math.inf:
             return UNBOUNDED
         most = held.bound * self._seconds
-        place = held.user, held.client_id
+        place = place_of(held.user, held.client_id)
         bucket = self._buckets.get(place)
         if bucket is None:
             if len(self._buckets) >= BUCKETS_MAX:

@@ -16,6 +16,7 @@ from shmbroker.controller.mutation_quotas import (
     Bucket,
     MutationQuotas,
     Mutations,
+    place_of,
 )
 from shmbroker.wire import codec
 from shmbroker.wire.error_codes import (
@@ -107,6 +108,15 @@ def test_buckets_are_bounded_and_the_busiest_stay() -> None:
     made.of(quotas, "CreateTopics", 7, ALICE, b"one more", float(BUCKETS_MAX))
     busy = made.of(quotas, "CreateTopics", 7, ALICE, b"%d" % (BUCKETS_MAX - 1), BUCKETS_MAX)
     assert not busy.allows(1)
+
+
+def test_long_client_ids_have_buckets_of_their_own_and_are_not_kept() -> None:
+    made = MutationQuotas(11, 1)
+    quotas: Any = {(("client-id", None),): {"controller_mutation_rate": 1.0}}
+    for end in (b"a", b"b"):
+        made.of(quotas, "CreateTopics", 7, ALICE, bytes(32_000) + end, 0.0).allows(20)
+        assert not made.of(quotas, "CreateTopics", 7, ALICE, bytes(32_000) + end, 0.0).allows(1)
+    assert len(place_of("alice", "x" * 32_000)) == 16
 
 
 steps = st.lists(st.tuples(st.floats(0, 30), st.integers(0, 50)), max_size=40)
