@@ -11,6 +11,7 @@ from shmbroker.errors import ConfigFault, StorageFault
 from shmbroker.ids import uuid_from_text, uuid_text
 from shmbroker.log.checkpoints import read_file, write_file
 from shmbroker.settings.java_properties import properties
+from shmbroker.settings.setting import INT_MAX
 
 FILE_NAME = "meta.properties"
 _FIX = "restore the file from a copy, or remove it to give the node a new identity"
@@ -70,11 +71,23 @@ def read_meta_properties(path: str) -> MetaProperties | None:
         if values["version"] != "1":
             raise ConfigFault(f"{path}: version {values['version']} is not 1 (KRaft)")
         return MetaProperties(
-            int(values["node.id"]),
-            values["cluster.id"],
+            _node_id(values["node.id"]),
+            _cluster_id(values["cluster.id"]),
             uuid_from_text(values["directory.id"]),
         )
     except KeyError as missing:
         raise ConfigFault(f"{path}: {missing.args[0]} is missing; {_FIX}") from None
     except ValueError as error:
         raise ConfigFault(f"{path}: {error}; {_FIX}") from None
+
+
+def _node_id(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > INT_MAX:
+        raise ValueError(f"node.id {text!r} is not a number from 0 to {INT_MAX}")
+    return int(text)
+
+
+def _cluster_id(text: str) -> str:
+    if not text:
+        raise ValueError("cluster.id is empty")
+    return text
