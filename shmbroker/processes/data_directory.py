@@ -269,10 +269,10 @@ def _refuse_others(wanted: WantedNodes, others: Mapping[int, Found], is_new: boo
     if needed:
         number = max(needed)
         what = "holds replicas" if others[number].holds_replicas else "is the directory"
-        raise ConfigFault(
-            f"{others[number].path} {what} of a broker that would not run: start with at least "
-            f"--io-workers {number - wanted.first_id + 1}."
-        )
+        fix = f"start with at least --io-workers {number - wanted.first_id + 1}"
+        if number < end:  # so many do run, but in its place another directory was named
+            fix = "name it with --log-dir as well, or move it away"
+        raise ConfigFault(f"{others[number].path} {what} of a broker that would not run: {fix}.")
 
 
 def _refuse_unmakable(directory: str) -> None:

@@ -155,6 +155,8 @@ def test_ids_are_those_on_the_disk(
         (None, [None], {2: False, 3: False}, "--io-workers 3"),
         (None, [None], {1001: True, 1002: True}, "--node-id 1001"),
         (None, [None, None, None], {5: False}, "--node-id 5"),
+        (None, [2, 3, None], {1: True}, "name it with --log-dir"),
+        (None, [2, 3, None], {1: True, 4: True}, "--io-workers 4"),
     ],
 )
 def test_nodes_that_would_not_run_are_missed_with_the_right_number(
