@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from shmbroker.broker.read import Reader
     from shmbroker.broker.replication.replication import Replication
     from shmbroker.broker.tier_port import Tier
+    from shmbroker.broker.transaction_exchange import TransactionExchange
     from shmbroker.ipc.member import FamilyMember
     from shmbroker.log.config import LogConfig
 
@@ -29,6 +30,7 @@ class AppliedSettings:
         store: PartitionStore,
         appender: Appender,
         reader: Reader,
+        exchange: TransactionExchange,
         replication: Replication,
         compaction: Compaction,
         tiering: Tier,
@@ -38,6 +40,7 @@ class AppliedSettings:
         self.store = store
         self.appender = appender
         self.reader = reader
+        self.exchange = exchange
         self.replication = replication
         self.compaction = compaction
         self.tiering = tiering
@@ -74,6 +77,7 @@ class AppliedSettings:
         self.replication.set_rates(
             *of_broker("leader.replication.throttled.rate", "follower.replication.throttled.rate")
         )
+        (self.exchange.is_verifying,) = of_broker("transaction.partition.verification.enable")
         self.reader.tier_wait_ms, self.tiering.find_timeout_ms = of_broker(
             "remote.fetch.max.wait.ms", "remote.list.offsets.request.timeout.ms"
         )

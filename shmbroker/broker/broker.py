@@ -303,6 +303,7 @@ class Broker:
             self.store,
             self.appender,
             self.reader,
+            self.exchange,
             self.replication,
             self.compaction,
             self.tiering,

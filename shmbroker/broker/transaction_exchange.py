@@ -91,7 +91,8 @@ class TransactionExchange:
         on_marked: Callable[[Markers], None],
         steady_ms: Callable[[], int],
     ) -> None:
-        self.config = config
+        self.is_verifying: bool = config["transaction.partition.verification.enable"]
+        """Whether producers that add their partitions themselves are asked about, too."""
         self.broker_id = broker_id
         self._image = image
         self._ask = ask
@@ -121,7 +122,7 @@ class TransactionExchange:
     ) -> None:
         """Ask the coordinator whether a partition is part of a transaction, or add it: `on_answer`
         is told the error code for the producer, once."""
-        if not may_add and not self.config["transaction.partition.verification.enable"]:
+        if not may_add and not self.is_verifying:
             on_answer(error_codes.NONE)
             return
         self.to_verify.append(

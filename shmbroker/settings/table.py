@@ -660,6 +660,7 @@ _broker(
     "true",
     "Whether the first batch of a transaction in a partition waits until the coordinator knows of "
     "it, also for producers that add their partitions themselves.",
+    is_dynamic=True,
 )
 _broker(
     "transaction.state.log.min.isr",

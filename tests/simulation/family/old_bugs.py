@@ -294,7 +294,7 @@ OLD_BUGS = (
         (
             Change(
                 "shmbroker.broker.transaction_exchange:TransactionExchange.verify",
-                'if not may_add and not self.config["transaction.partition.verification.enable"]:',
+                "if not may_add and not self.is_verifying:",
                 "if True:",
             ),
         ),
