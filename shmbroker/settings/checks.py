@@ -95,14 +95,8 @@ def _tier_complaint(
                      "retention.bytes", "retention.ms")
     }  # fmt: skip
     for what in ("retention.bytes", "retention.ms"):
-        total, local = limits[what], limits[f"local.{what}"]
-        if total < 0 or local == -2:
-            continue
-        complaint = f"Invalid value {local} for configuration local.{what}: Value must not be "
-        if local == -1:
-            return f"{complaint}-1 as {what} value is set as {total}."
-        if local > total:
-            return f"{complaint}more than {what} property value: {total}"
+        if complaint := local_limit_complaint("", what, limits[what], limits[f"local.{what}"]):
+            return complaint
     if _is_true(configs, "remote.log.copy.disable"):
         for what in ("retention.bytes", "retention.ms"):
             if limits[f"local.{what}"] not in (-2, limits[what]):
@@ -111,6 +105,19 @@ def _tier_complaint(
                     f"`{what}` must be set to the identical value because there will be no more "
                     "logs copied to the remote storage."
                 )
+    return None
+
+
+def local_limit_complaint(prefix: str, what: str, total: int, local: int) -> str | None:
+    """What is wrong with a limit of a tiered log's local part, beside that of the whole log.
+    prefix: of the settings' names, "log." for a broker's."""
+    if total < 0 or local == -2:
+        return None
+    complaint = f"Invalid value {local} for configuration {prefix}local.{what}: Value must not be "
+    if local == -1:
+        return f"{complaint}-1 as {prefix}{what} value is set as {total}."
+    if local > total:
+        return f"{complaint}more than {prefix}{what} property value: {total}"
     return None
 
 

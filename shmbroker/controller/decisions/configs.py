@@ -13,6 +13,7 @@ fails all that a broker would have forwarded with it, as the controller reads th
 
 from __future__ import annotations
 
+from shmbroker.controller.decisions.broker_values import together_complaint
 from shmbroker.logs import LEVELS, LOGGERS
 from shmbroker.metadata.client_metrics import client_metrics_complaint
 from shmbroker.metadata.features import ELIGIBLE_LEADER_REPLICAS
@@ -27,7 +28,7 @@ from shmbroker.metadata.image import (
 from shmbroker.metadata.messages import fitting
 from shmbroker.metadata.topic_names import topic_name_complaint
 from shmbroker.settings.checks import validate_broker_config, validate_topic_configs
-from shmbroker.settings.layers import broker_layers, effective_broker_config, effective_topic_config
+from shmbroker.settings.layers import effective_topic_config
 from shmbroker.settings.setting import LIST
 from shmbroker.settings.table import BROKER_SETTINGS, TOPIC_SETTINGS
 from shmbroker.settings.without_effect import idle_complaint
@@ -68,10 +69,6 @@ _KINDS = {
     CLIENT_METRICS_RESOURCE: "client metrics subscription",
 }
 _MIN_ISR = "min.insync.replicas"
-_CLEANER_THREADS = "log.cleaner.threads"
-_CLEANER_MEMORY = "log.cleaner.dedupe.buffer.size"
-_PER_IP = "max.connections.per.ip"
-_OVERRIDES = "max.connections.per.ip.overrides"
 _OK: Complaint = (NONE, None)
 
 
@@ -370,55 +367,10 @@ def _broker_complaint(
     for key in known_settings:
         if complaint := validate_broker_config(key, operations[key][1]):
             return INVALID_REQUEST, complaint
-    values = {key: operations[key][1] for key in known_settings}
-    if complaint := _cleaner_complaint(name, values, image, config):
-        return INVALID_REQUEST, complaint
-    if complaint := _per_ip_complaint(name, values, image, config):
+    changes = {key: None if op == DELETE else value for key, (op, value) in operations.items()}
+    if complaint := together_complaint(name, changes, image, config):
         return INVALID_REQUEST, complaint
     return _OK
-
-
-def _per_ip_complaint(
-    name: str, values: Mapping[str, str], image: MetadataImage, config: BrokerConfig
-) -> str | None:
-    """Complain where nobody is let in and no override lets anybody in (Kafka `KafkaConfig`)."""
-    if int(values.get(_PER_IP, "1")) > 0:
-        return None
-    own = image.config(BROKER_RESOURCE, name) if name else {}
-    layers = broker_layers(config, own, image.config(BROKER_RESOURCE, ""))
-    overrides = values.get(_OVERRIDES, effective_broker_config(_OVERRIDES, config, layers))
-    if overrides.strip():
-        return None
-    return f"requirement failed: {_PER_IP} can be set to zero only if {_OVERRIDES} property is set."
-
-
-def _cleaner_complaint(
-    name: str, values: Mapping[str, str], image: MetadataImage, config: BrokerConfig
-) -> str | None:
-    """How compaction's threads and memory may change (Kafka `LogCleaner`, `KafkaConfig`)."""
-    if not values.keys() & {_CLEANER_THREADS, _CLEANER_MEMORY}:
-        return None
-    own = image.config(BROKER_RESOURCE, name) if name else {}
-    layers = broker_layers(config, own, image.config(BROKER_RESOURCE, ""))
-    current = effective_broker_config(_CLEANER_THREADS, config, layers)
-    threads = int(values.get(_CLEANER_THREADS, current))
-    memory = effective_broker_config(_CLEANER_MEMORY, config, layers)
-    memory = int(values.get(_CLEANER_MEMORY, memory))
-    refusal = None
-    if threads < 1:
-        refusal = "should be at least 1"
-    elif memory // threads <= 1 << 20:
-        return f"requirement failed: {_CLEANER_MEMORY} must be at least 1MB per cleaner thread."
-    elif threads < current // 2:
-        refusal = f"cannot be reduced to less than half the current value {current}"
-    elif threads > current * 2:
-        refusal = f"cannot be increased to more than double the current value {current}"
-    if refusal is None:
-        return None
-    return (
-        "Invalid value org.apache.kafka.common.config.ConfigException: Log cleaner threads "
-        f"{refusal} for configuration Invalid dynamic configuration"
-    )
 
 
 def _min_isr_complaint(

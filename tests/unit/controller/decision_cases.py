@@ -164,6 +164,10 @@ _MORE_THREADS = (
 _LESS_MEMORY = (
     "requirement failed: log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread."
 )
+_LOCAL = (
+    "Invalid value org.apache.kafka.common.config.ConfigException: Invalid value {} for "
+    "configuration log.local.retention.{} for configuration Invalid dynamic configuration"
+)
 _THROTTLED = (
     "must be the literal '*' or a list of replicas in the following format: "
     "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
@@ -578,6 +582,29 @@ ALTER: list[Case] = [
                     ("log.cleaner.dedupe.buffer.size", 0, "4194304"),
                 ],
                 _OK,
+            ),
+            (
+                "",
+                [("log.retention.bytes", 0, "100"), ("log.local.retention.bytes", 0, "101")],
+                (
+                    42,
+                    _LOCAL.format(
+                        "101",
+                        "bytes: Value must not be more than log.retention.bytes property value: "
+                        "100",
+                    ),
+                ),
+            ),
+            (
+                "1",
+                [("log.local.retention.ms", 0, "-1")],
+                (
+                    42,
+                    _LOCAL.format(
+                        "-1",
+                        "ms: Value must not be -1 as log.retention.ms value is set as 604800000.",
+                    ),
+                ),
             ),
             ("1", [("log.cleaner.io.max.bytes.per.second", 0, "0.5")], _OK),
             ("1", [("log.cleaner.backoff.ms", 0, "0")], (0, None)),

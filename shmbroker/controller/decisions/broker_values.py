@@ -1,0 +1,125 @@
+"""What settings of a broker must be to each other when clients change some of them.
+
+Each is allowed by itself already (`settings.checks`). Complaints are in the words of Kafka's
+`KafkaConfig` and of the `DynamicBrokerConfig` classes. A setting that is taken away gives way to
+what stands behind it, so it is judged, too.
+"""
+
+from __future__ import annotations
+
+from shmbroker.metadata.image import BROKER_RESOURCE
+from shmbroker.settings.checks import local_limit_complaint
+from shmbroker.settings.layers import (
+    broker_layers,
+    effective_broker_config,
+    effective_topic_config,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from shmbroker.metadata.image import MetadataImage
+    from shmbroker.settings.broker_config import BrokerConfig
+
+    Layers = tuple[tuple[int, Mapping[str, str]], ...]
+    Changes = Mapping[str, str | None]
+
+_CLEANER_THREADS = "log.cleaner.threads"
+_CLEANER_MEMORY = "log.cleaner.dedupe.buffer.size"
+_PER_IP = "max.connections.per.ip"
+_OVERRIDES = "max.connections.per.ip.overrides"
+_LIMITS = ("retention.ms", "retention.bytes")
+_REFUSED = (
+    "Invalid value org.apache.kafka.common.config.ConfigException: {} for configuration Invalid "
+    "dynamic configuration"
+)
+
+
+def together_complaint(
+    name: str, changes: Changes, image: MetadataImage, config: BrokerConfig
+) -> str | None:
+    """What is wrong with these changes (None takes a setting away) of a broker or, without a name,
+    of all; None: nothing."""
+    values = {key: value for key, value in changes.items() if value is not None}
+    return (
+        _cleaner_complaint(name, values, image, config)
+        or _per_ip_complaint(name, values, image, config)
+        or _local_complaint(name, changes, image, config)
+    )
+
+
+def _per_ip_complaint(
+    name: str, values: Mapping[str, str], image: MetadataImage, config: BrokerConfig
+) -> str | None:
+    """Complain where nobody is let in and no override lets anybody in (Kafka `KafkaConfig`)."""
+    if int(values.get(_PER_IP, "1")) > 0:
+        return None
+    own = image.config(BROKER_RESOURCE, name) if name else {}
+    layers = broker_layers(config, own, image.config(BROKER_RESOURCE, ""))
+    overrides = values.get(_OVERRIDES, effective_broker_config(_OVERRIDES, config, layers))
+    if overrides.strip():
+        return None
+    return f"requirement failed: {_PER_IP} can be set to zero only if {_OVERRIDES} property is set."
+
+
+def _cleaner_complaint(
+    name: str, values: Mapping[str, str], image: MetadataImage, config: BrokerConfig
+) -> str | None:
+    """How compaction's threads and memory may change (Kafka `LogCleaner`, `KafkaConfig`)."""
+    if not values.keys() & {_CLEANER_THREADS, _CLEANER_MEMORY}:
+        return None
+    own = image.config(BROKER_RESOURCE, name) if name else {}
+    layers = broker_layers(config, own, image.config(BROKER_RESOURCE, ""))
+    current = effective_broker_config(_CLEANER_THREADS, config, layers)
+    threads = int(values.get(_CLEANER_THREADS, current))
+    memory = effective_broker_config(_CLEANER_MEMORY, config, layers)
+    memory = int(values.get(_CLEANER_MEMORY, memory))
+    refusal = None
+    if threads < 1:
+        refusal = "should be at least 1"
+    elif memory // threads <= 1 << 20:
+        return f"requirement failed: {_CLEANER_MEMORY} must be at least 1MB per cleaner thread."
+    elif threads < current // 2:
+        refusal = f"cannot be reduced to less than half the current value {current}"
+    elif threads > current * 2:
+        refusal = f"cannot be increased to more than double the current value {current}"
+    if refusal is None:
+        return None
+    return _REFUSED.format(f"Log cleaner threads {refusal}")
+
+
+def _local_complaint(
+    name: str, changes: Changes, image: MetadataImage, config: BrokerConfig
+) -> str | None:
+    """How much stays here of tiered topics is at most what stays at all (Kafka
+    `DynamicLogConfig`)."""
+    for what in _LIMITS:
+        if not changes.keys() & {f"log.{what}", f"log.local.{what}"}:
+            continue
+        for layers in _layers_after(name, changes, image, config):
+            total, local = (
+                int(effective_topic_config(limit, {}, layers)[0])
+                for limit in (what, f"local.{what}")
+            )
+            if complaint := local_limit_complaint("log.", what, total, local):
+                return _REFUSED.format(complaint)
+    return None
+
+
+def _layers_after(
+    name: str, changes: Changes, image: MetadataImage, config: BrokerConfig
+) -> Iterator[Layers]:
+    """What holds for each broker that the changes are of."""
+    of_all = image.config(BROKER_RESOURCE, "")
+    if name:
+        yield broker_layers(config, _after(image.config(BROKER_RESOURCE, name), changes), of_all)
+        return
+    of_all = _after(of_all, changes)
+    for broker_id in image.brokers:
+        yield broker_layers(config, image.config(BROKER_RESOURCE, str(broker_id)), of_all)
+
+
+def _after(before: Mapping[str, str], changes: Changes) -> dict[str, str]:
+    after = {key: value for key, value in before.items() if key not in changes}
+    return after | {key: value for key, value in changes.items() if value is not None}
