@@ -8,6 +8,7 @@ from shmbroker.controller.bootstrap import write_bootstrap_checkpoint
 from shmbroker.controller.raft.quorum_needs import Timeouts
 from shmbroker.controller.raft.quorum_state import FILE_NAME as QUORUM_STATE
 from shmbroker.controller.raft.voter import Voter
+from shmbroker.errors import CorruptFault
 from shmbroker.log.config import LogConfig
 from shmbroker.log.meta_properties import require_meta_properties
 
@@ -37,31 +38,39 @@ def open_voter(
     is_successor: another process was this controller since the family started. The supervisor
     gives a family that starts what one voter has lost (`voter_change`), and nobody does later.
     ConfigFault if the directory is of another cluster or node; CorruptFault, StorageFault: as
-    `Voter.open`.
+    `Voter.open`; where there are other voters, it says how to get what they have.
     """
     directory = config.nodes[node_id]
     require_meta_properties(directory, node_id, cluster_id)
     write_bootstrap_checkpoint(directory, clock.now_ms())
     others = [config.metadata_directory(number) for number in voters if number != node_id]
-    return Voter.open(
-        directory,
-        node_id,
-        voters,
-        links,
-        clock=clock,
-        chance=chance,
-        log_config=LogConfig(
-            {
-                "segment.bytes": str(config["metadata.log.segment.bytes"]),
-                "segment.ms": str(config["metadata.log.segment.ms"]),
-            }
-        ),
-        timeouts=Timeouts(
-            config["controller.quorum.election.timeout.ms"],
-            config["controller.quorum.fetch.timeout.ms"],
-            config["controller.quorum.request.timeout.ms"],
-            config["controller.quorum.election.backoff.max.ms"],
-        ),
-        others_have=is_successor
-        and any(os.path.exists(os.path.join(each, QUORUM_STATE)) for each in others),
-    )
+    try:
+        return Voter.open(
+            directory,
+            node_id,
+            voters,
+            links,
+            clock=clock,
+            chance=chance,
+            log_config=LogConfig(
+                {
+                    "segment.bytes": str(config["metadata.log.segment.bytes"]),
+                    "segment.ms": str(config["metadata.log.segment.ms"]),
+                }
+            ),
+            timeouts=Timeouts(
+                config["controller.quorum.election.timeout.ms"],
+                config["controller.quorum.fetch.timeout.ms"],
+                config["controller.quorum.request.timeout.ms"],
+                config["controller.quorum.election.backoff.max.ms"],
+            ),
+            others_have=is_successor
+            and any(os.path.exists(os.path.join(each, QUORUM_STATE)) for each in others),
+        )
+    except CorruptFault as fault:
+        if not others:
+            raise
+        raise CorruptFault(
+            f"{fault}; or, if the other controllers serve without it, stop, remove "
+            f"{config.metadata_directory(node_id)} and start: it gets a copy of what they have"
+        ) from None

@@ -15,7 +15,9 @@ from shmbroker.controller.raft.quorum_messages import (
 )
 from shmbroker.controller.raft.quorum_state import QuorumState
 from shmbroker.controller.raft.voter import Voter
+from shmbroker.errors import CorruptFault
 from tests.simulation.quorum_simulation import SimulatedLog
+from tests.support.controller_family import ControllerFamily
 
 EPOCH = 5
 
@@ -97,3 +99,22 @@ def test_who_has_lost_it(
     voter = Voter.open(str(tmp_path), 2, (1, 2, 3), others_have=others_have)
     assert voter.quorum.must_catch_up == must_catch_up
     voter.close()
+
+
+@pytest.mark.parametrize("controllers", [1, 3])
+def test_damaged_one_is_told_to_copy_from_others_if_there_are_any(
+    tmp_path: Path, controllers: int
+) -> None:
+    family = ControllerFamily(tmp_path, controllers, controllers)
+    try:
+        family.until(family.active)
+        family.end(1)
+        directory = tmp_path / "node-1" / "__cluster_metadata-0"
+        (log,) = directory.glob("*.log")
+        log.write_bytes(b"")
+        with pytest.raises(CorruptFault, match="restore the file from a copy") as fault:
+            family.start(1)
+        is_told = f"remove {directory} and start" in str(fault.value)
+        assert is_told == (controllers > 1)
+    finally:
+        family.close()
