@@ -1,7 +1,8 @@
 """Why a worker ends a connection of itself, and when: its time limits.
 
 Rules of this file:
-* No time limit runs against a connection that is not read from.
+* No time limit runs against a connection that is not read from, unless its client has left while it
+  is muted, and only what it has asked for is there: a quota may mute for days.
 * A client that takes none of its answers has as much time as one that asks for nothing.
 """
 
@@ -29,11 +30,24 @@ def overdue(connection: Connection, now: float, idle_s: float, partial_s: float)
         return None if connection.is_cold else UNREAD
     if is_read and connection.room and now - connection.moved > partial_s:
         return f"{STALLED} for over {partial_s:.0f} s"
-    if not is_read or connection.inflight or connection.out:
+    is_kept = not is_read and not (connection.is_muted and connection.has_left)
+    if is_kept or connection.inflight or connection.out:
         connection.last_active = now
     elif 0 <= idle_s < now - connection.last_active:
         return IDLE
     return None
+
+
+def has_all(connection: Connection) -> bool:
+    """Whether a client that has closed its sending side has got all that it asked for, and has left
+    nothing to be read."""
+    return not (
+        connection.inflight
+        or connection.out
+        or connection.filled
+        or connection.is_unread
+        or connection.bytes_in_kernel()
+    )
 
 
 def is_slow(reason: str) -> bool:

@@ -32,7 +32,7 @@ from typing import Protocol
 from shmbroker.errors import BrokerGoneFault, ProtocolFault
 from shmbroker.gateway.accepting import Acceptor, Reception
 from shmbroker.gateway.connection import Traffic
-from shmbroker.gateway.ends import IDLE, SLOW, UNREAD, overdue
+from shmbroker.gateway.ends import IDLE, SLOW, UNREAD, has_all, overdue
 from shmbroker.gateway.frame_buffers import FrameBuffers
 from shmbroker.gateway.peeking import leave_rest, peek
 from shmbroker.gateway.poller import EPOLLIN, EPOLLOUT, HUNG_UP, set_interest
@@ -150,6 +150,7 @@ class EventLoop:
             # It waits in order behind its own requests, and may have closed its sending side only.
             connection.has_left = True
             set_interest(self.poller, connection)
+            self._end_muted(connection)
             return
         if self.straight is not None and self.straight(connection):
             return
@@ -318,13 +319,10 @@ class EventLoop:
 
     def resume(self, connection: Connection) -> None:
         """What held the connection may have gone: try its next frames again."""
-        if (
-            connection.is_closed
-            or connection.is_ended
-            or not connection.is_held
-            or connection.is_muted
-            or self.is_stopping
-        ):
+        if connection.is_closed or connection.is_ended or not connection.is_held:
+            return
+        if connection.is_muted or self.is_stopping:
+            self._end_muted(connection)
             return
         connection.is_held = False
         buffer, end = connection.buffer, connection.filled
@@ -357,6 +355,11 @@ class EventLoop:
         """Read nothing more from it, and start nothing that it has sent, until `unmute`."""
         connection.is_muted = connection.is_held = True
         set_interest(self.poller, connection)
+
+    def _end_muted(self, connection: Connection) -> None:
+        """Close a muted connection whose client has left, where nothing is to be done for it."""
+        if connection.has_left and connection.is_muted and has_all(connection):
+            self.close(connection, "the client left")
 
     def unmute(self, connection: Connection) -> None:
         """Read from a muted connection again."""

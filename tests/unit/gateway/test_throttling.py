@@ -172,6 +172,76 @@ def test_nothing_is_kept_for_long_of_who_ends_while_it_is_muted(family: GatewayF
     assert family.gateway.later.due == float("inf")
 
 
+def test_who_leaves_while_it_is_muted_and_has_asked_for_nothing_more_is_closed(
+    family: GatewayFamily,
+) -> None:
+    limit(family, "producer_byte_rate", 1e-6)
+    assert throttle_of_produce(family) == (1 << 31) - 1
+    family.client.close()
+    family.gateway.turn(family.poller.poll(10))
+    assert not family.gateway.loop.connections, "its descriptor is not kept for weeks"
+
+
+def test_who_left_before_it_was_answered_and_muted_is_closed_after_its_answer(
+    family: GatewayFamily,
+) -> None:
+    limit(family, "producer_byte_rate", size_of_produce() / 100)
+    encoded = codec.encode("ProduceRequest", 9, produce_body())
+    frame = request_frame(PRODUCE, 9, 7, "client", encoded)
+    family.client.sendall(frame * 2)
+    family.turn()
+    [first, second] = [payload for operation, payload in family.taken() if operation == APPEND]
+    family.reply(APPENDED, APPENDED_HEAD.pack(APPEND_HEAD.unpack_from(first)[0], 0, 0, 0, 0, -1, 0))
+    family.quiet_turn()
+    assert family.answer(PRODUCE, 9, "Produce")["throttle_time_ms"] > 0
+    assert connection(family).is_muted
+    family.client.shutdown(socket.SHUT_WR)
+    family.gateway.turn(family.poller.poll(10))
+    assert connection(family).has_left and connection(family).inflight
+    append = APPEND_HEAD.unpack_from(second)[0]
+    family.reply(APPENDED, APPENDED_HEAD.pack(append, 0, 0, 0, 1, -1, 0))
+    family.quiet_turn()
+    assert family.answer(PRODUCE, 9, "Produce")["throttle_time_ms"] > 0
+    assert not family.gateway.loop.connections
+
+
+def test_what_who_left_while_it_was_muted_has_asked_for_is_done_unless_that_takes_too_long(
+    family: GatewayFamily,
+) -> None:
+    limit(family, "producer_byte_rate", size_of_produce() / 10)
+    throttle_of_produce(family)
+    assert throttle_of_produce(family) == 10_000
+    assert not is_read(family)
+    family.client.shutdown(socket.SHUT_WR)
+    family.gateway.turn(family.poller.poll(10))
+    family.clock.now += 10.1
+    family.quiet_turn()
+    assert append_all(family) == 1
+    assert family.answer(PRODUCE, 9, "Produce")["throttle_time_ms"] > 0
+    family.gateway.turn(family.poller.poll(0))
+    assert not family.gateway.loop.connections
+
+
+def test_the_unread_bytes_of_who_left_keep_it_no_longer_than_an_idle_client(
+    family: GatewayFamily,
+) -> None:
+    limit(family, "producer_byte_rate", 1e-6)
+    throttle_of_produce(family)
+    assert not is_read(family)
+    idle_s = family.gateway.config["connections.max.idle.ms"] / 1000
+    family.clock.now += idle_s + 2
+    family.quiet_turn()
+    assert connection(family).is_muted, "no time runs against who waits for its turn"
+    family.client.shutdown(socket.SHUT_WR)
+    family.gateway.turn(family.poller.poll(10))
+    family.clock.now += idle_s - 2
+    family.quiet_turn()
+    assert family.gateway.loop.connections
+    family.clock.now += 4
+    family.quiet_turn()
+    assert not family.gateway.loop.connections
+
+
 def test_the_wait_ends_when_the_first_who_is_muted_may_go_on(family: GatewayFamily) -> None:
     limit(family, "producer_byte_rate", size_of_produce() / 10 / 1.02)
     assert throttle_of_produce(family) == 200
