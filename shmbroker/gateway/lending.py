@@ -262,7 +262,7 @@ class Lender:
         """Send it, if there is room; False where it stays as it was."""
         gateway, listener = self._gateway, connection.listener
         free = self._free[listener.broker_id]
-        if not free or gateway.io_peer(connection) is None:
+        if not free or gateway.quotas.is_active or gateway.io_peer(connection) is None:
             return False
         session = connection.session
         mark = free[-1]
@@ -328,8 +328,7 @@ class Lender:
             connection.session = gateway.fetch.sessions.adopt(session)
         connection.ahead = None  # it has been answered elsewhere since that was told
         connection.last_active = now
-        if connection.throttle is None:
-            gateway.quotas.begin(connection)  # as for all others, had it been here when they came
+        gateway.quotas.begin(connection)  # as for all others, had it been here when they came
         self._loop.take_over(connection, left)
 
     def _end(self, away: Away) -> None:

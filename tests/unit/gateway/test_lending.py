@@ -35,6 +35,7 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.ipc.passage import Passage, make_pair
 from shmbroker.kernels import native
+from shmbroker.metadata.quota_image import quota_record
 from shmbroker.shm.counters import OPEN_CONNECTIONS
 from shmbroker.shm.words import WORD_BYTES, words_of
 from shmbroker.wire import codec
@@ -552,6 +553,31 @@ def test_when_quotas_come_guests_go_home(two: Two) -> None:
     for _ in range(2 * QUIET_LOOKS):
         two.rest(LOOK_S)
         assert two.ask(PRODUCE)[0] is two.home
+
+
+def test_who_was_to_be_lent_stays_when_quotas_come(two: Two) -> None:
+    two.rest(WINDOW_S)
+    for _ in range(QUIET_LOOKS + 2):
+        two.rest(LOOK_S)
+        two.send(PRODUCE)
+        two.turns()
+        if two.lender._to_lend:
+            break
+        two.serve(two.home)
+        two.turns()
+        two.home.answer(*PRODUCE)
+    assert two.lender._to_lend and not two.is_lent, "it waits for its answer"
+    two.home.link.commit(quota_record((("user", None),), "consumer_byte_rate", 1.0))
+    two.home.quiet_turn()
+    assert two.serve(two.home) == 1
+    two.turns()
+    assert two.home.answer(*PRODUCE)["responses"]
+    assert not two.is_lent
+    [connection] = two.home.gateway.loop.connections.values()
+    assert not connection.is_muted
+    two.home.link.commit(quota_record((("user", None),), "consumer_byte_rate", None))
+    two.home.quiet_turn()
+    assert connection.throttle is None, "it is not held to a quota that is gone"
 
 
 def test_what_was_told_before_a_connection_was_lent_is_not_used_when_it_is_home(two: Two) -> None:
