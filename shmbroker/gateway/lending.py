@@ -203,7 +203,7 @@ class Lender:
         share = self._busy.since_last(now)
         since, self._next_look, self._to_lend = share.since, now + LOOK_S, []
         while self._muted:
-            self._loop.unmute(self._muted.pop())
+            self._unmute(self._muted.pop(), now)
         connections = self._loop.connections
         if len(connections) > MARKS or self._gateway.quotas.is_active or self._gateway.must_stop:
             self._quiet.clear()
@@ -255,8 +255,13 @@ class Lender:
             return False
         if not self._lend(connection, now) and is_muted:
             self._muted.discard(connection)
-            self._loop.unmute(connection)
+            self._unmute(connection, now)
         return True
+
+    def _unmute(self, connection: Connection, now: float) -> None:
+        """Have it read again, unless a quota that came meanwhile has muted it, too."""
+        if connection.throttle is None or connection.throttle.until <= now:
+            self._loop.unmute(connection)
 
     def _lend(self, connection: Connection, now: float) -> bool:
         """Send it, if there is room; False where it stays as it was."""

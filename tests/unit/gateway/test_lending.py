@@ -580,6 +580,22 @@ def test_who_was_to_be_lent_stays_when_quotas_come(two: Two) -> None:
     assert connection.throttle is None, "it is not held to a quota that is gone"
 
 
+def test_who_was_to_be_lent_is_muted_for_as_long_as_a_quota_says(two: Two) -> None:
+    home = two.home
+    [connection] = home.gateway.loop.connections.values()
+    home.gateway.loop.mute(connection)
+    two.lender._muted.add(connection)  # until what it waits for is answered
+    home.link.commit(quota_record((("user", None),), "consumer_byte_rate", 1.0))
+    home.quiet_turn()
+    home.gateway.quotas.mute(connection, 10_000, "fetch")
+    two.rest(LOOK_S)
+    home.quiet_turn()
+    assert connection.is_muted and not two.lender._muted
+    two.rest(10)
+    home.quiet_turn()
+    assert not connection.is_muted
+
+
 def test_what_was_told_before_a_connection_was_lent_is_not_used_when_it_is_home(two: Two) -> None:
     two.become_quiet()
     [away] = two.lender.lent.values()
