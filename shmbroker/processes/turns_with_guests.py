@@ -9,7 +9,8 @@
    F  account    whether this process has room for more guests
 
 Rules of this file:
-* Where there are no guests and no socket has said anything, a turn is C, E and F.
+* Where there are no guests, no socket has said anything and no metadata has changed, a turn is C,
+  E and F.
 * A turn that goes on (`rest` is 0) never sleeps, but looks at the sockets in E: guests are served
   in every turn.
 """
@@ -72,8 +73,9 @@ class TurnsWithGuests:
         events: Events = []
         now = due = turned_at = 0.0
         while not host.must_stop:
-            # A. What comes on the ring may be for one that has left.
-            has_some = bool(present) or answers.poll()
+            # A. What comes on the ring may be for one that has left. Changes of the metadata are
+            # taken in without guests, too: they would pile up.
+            has_some = bool(present) or answers.poll() or gateway.link.is_behind()
             is_usual = True
             if has_some or len(events) > 1 or (events and events[0][0] != doorbell):
                 has_some = True
