@@ -26,22 +26,22 @@ PARTITION_NAME_MAX = 255 - 40
 
 
 def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> dict[str, Any]:
-    """No error for what is in that directory already."""
+    """No error for what is in that directory already. A replica of another broker is not available
+    here, which tools take as a reason to ask again; a partition that is nowhere is unknown."""
     broker_id = request.connection.listener.broker_id
     if broker_id < 0:
         broker_id = min(gateway.ports)
     here = gateway.identity_of(broker_id)["log.dirs"]
     results = []
-    held_of: dict[str, set[int]] = {}
+    held_of: dict[str, dict[int, bool]] = {}
     for directory in body["dirs"]:
         for topic in directory["topics"]:
             name = topic["name"]
             if name not in held_of:
                 known = gateway.image.topics_by_name.get(name)
                 held_of[name] = {
-                    partition.partition
+                    partition.partition: broker_id in partition.replicas
                     for partition in (known.partitions if known is not None else ())
-                    if broker_id in partition.replicas
                 }
             held = held_of[name]
             rows = []
@@ -53,6 +53,8 @@ def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> d
                     code = error_codes.LOG_DIR_NOT_FOUND
                 elif index not in held:
                     code = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                elif not held[index]:
+                    code = error_codes.REPLICA_NOT_AVAILABLE
                 rows.append({"partition_index": index, "error_code": code})
             if rows:
                 results.append({"topic_name": name, "partitions": rows})
