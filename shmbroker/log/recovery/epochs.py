@@ -12,7 +12,7 @@ import os
 from shmbroker.errors import CorruptFault
 from shmbroker.log.mending import NO_LIMIT
 from shmbroker.log.recovery.damage import report
-from shmbroker.records.batch_layout import H_BASE_OFFSET, H_LEADER_EPOCH
+from shmbroker.records.batch_layout import H_BASE_OFFSET, H_LAST_OFFSET_DELTA, H_LEADER_EPOCH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,9 +62,12 @@ def rebuild_epochs(log: PartitionLog) -> None:
 
 def check_epochs(log: PartitionLog, header: tuple[int, ...]) -> None:
     """Compare the epoch history with a batch that is known to be right; if it does not fit, it is
-    rebuilt."""
+    rebuilt. The history says nothing of what is before the log's start."""
     epochs = log.leader_epochs
-    if 0 <= header[H_LEADER_EPOCH] != epochs.epoch_at(header[H_BASE_OFFSET]):
+    first = max(header[H_BASE_OFFSET], log.log_start_offset)
+    if first > header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA]:
+        return
+    if 0 <= header[H_LEADER_EPOCH] != epochs.epoch_at(first):
         logger.warning(
             "%s does not fit the batch at offset %d; made anew from the batches",
             epochs.path,
