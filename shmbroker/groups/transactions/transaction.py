@@ -237,20 +237,21 @@ def end(
     if known is None:
         return error_codes.INVALID_PRODUCER_ID_MAPPING
     bumps = client_version >= EPOCH_BUMPS_FROM
+    if bumps and known.state in PREPARED:
+        # Whoever asks: it may know the next epoch, or the next id, already, as the last end was
+        # answered before its markers were written.
+        return error_codes.CONCURRENT_TRANSACTIONS
     is_retry = bumps and is_retry_of_end(known, producer_id, producer_epoch)
     if producer_id != known.producer_id and not is_retry:
         return error_codes.INVALID_PRODUCER_ID_MAPPING
     is_current = producer_epoch == known.producer_epoch
-    wanted = PREPARE_COMMIT if is_commit else PREPARE_ABORT
     if known.state == ONGOING:
         if not is_current:
             return error_codes.PRODUCER_FENCED
+        wanted = PREPARE_COMMIT if is_commit else PREPARE_ABORT
         return _prepared(known, wanted, new_id, now_ms, client_version)
     if known.state in PREPARED:
-        if not (is_retry if bumps else is_current):
-            return error_codes.PRODUCER_FENCED
-        is_same = known.state == wanted
-        return error_codes.CONCURRENT_TRANSACTIONS if is_same else error_codes.INVALID_TXN_STATE
+        return error_codes.CONCURRENT_TRANSACTIONS if is_current else error_codes.PRODUCER_FENCED
     if not is_current and (not is_retry or known.state == EMPTY):
         return error_codes.PRODUCER_FENCED
     if known.state != EMPTY and (is_retry or not bumps):

@@ -33,20 +33,21 @@ def load_epochs(log: PartitionLog) -> None:
     except CorruptFault as found:
         fault = found
         epochs.is_written = False
-    rebuild_epochs(log)
-    if fault is not None or epochs.latest >= 0:
+    end = rebuild_epochs(log)
+    if fault is not None or (epochs.latest >= 0 and end > log.log_start_offset):
         why = fault or f"{epochs.path} is missing or empty"
         logger.warning("%s; made anew from the batches", why)
 
 
-def rebuild_epochs(log: PartitionLog) -> None:
-    """Rebuild the epoch history from all batches, as far as they can be read.
+def rebuild_epochs(log: PartitionLog) -> int:
+    """Rebuild the epoch history from all batches, as far as they can be read; where they end.
 
     One whose offset can't stand where it is says nothing: of a torn write's head the epoch may be
     there without the base offset, which reads as less than it was.
     """
     epochs = log.leader_epochs
     epochs.clear()
+    end = 0
     limits = [segment.base_offset for segment in log.segments[1:]] + [NO_LIMIT]
     for segment, limit in zip(log.segments, limits, strict=True):
         least = segment.base_offset
@@ -56,22 +57,29 @@ def rebuild_epochs(log: PartitionLog) -> None:
                 if least <= base_offset < limit:
                     epochs.assign(header[H_LEADER_EPOCH], base_offset)
                     least = base_offset + 1
+                    end = least + header[H_LAST_OFFSET_DELTA]
         except CorruptFault:
             pass  # What follows still counts.
+    return end
 
 
 def check_epochs(log: PartitionLog, header: tuple[int, ...]) -> None:
     """Compare the epoch history with a batch that is known to be right; if it does not fit, it is
-    rebuilt. The history says nothing of what is before the log's start."""
+    rebuilt.
+
+    The history begins where the log does, which may be inside a batch after DeleteRecords. It says
+    nothing of a batch that is before that.
+    """
     epochs = log.leader_epochs
-    first = max(header[H_BASE_OFFSET], log.log_start_offset)
-    if first > header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA]:
+    base_offset = header[H_BASE_OFFSET]
+    if base_offset + header[H_LAST_OFFSET_DELTA] < log.log_start_offset:
         return
-    if 0 <= header[H_LEADER_EPOCH] != epochs.epoch_at(first):
+    known = epochs.epoch_at(max(base_offset, log.log_start_offset))
+    if 0 <= header[H_LEADER_EPOCH] != known:
         logger.warning(
             "%s does not fit the batch at offset %d; made anew from the batches",
             epochs.path,
-            header[H_BASE_OFFSET],
+            base_offset,
         )
         rebuild_epochs(log)
 
