@@ -12,7 +12,8 @@ guest's request wakes one process instead of two. A client with much to do is be
 Rules of this file:
 * A connection goes where nothing of it is in flight or unsent. Its fetch session goes along.
 * It is lent while it asks for what a guest may and for nothing large, one thing at a time, and
-  while the I/O worker has room for it: as much of its time as this process spends now.
+  while the I/O worker has room for it: as much of its time as this process spends now. One that
+  has come just now is looked at more often: many a client stays for a few moments only.
 * A process that stays awake because the next request comes at once lends no connection of those
   requests: two processes that look for work answer a lone client sooner, and spend no more.
 * A client that sends small batches, or asks for offsets, is lent however many they are, while the
@@ -34,6 +35,7 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import suppress
+from itertools import takewhile
 from typing import NamedTuple, Protocol
 
 from shmbroker.gateway.connection import Connection
@@ -43,7 +45,7 @@ from shmbroker.wire.api_keys import FETCH, OFFSET_COMMIT, OFFSET_FETCH, PRODUCE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
     from shmbroker.gateway.gateway import Gateway
@@ -58,6 +60,9 @@ connections looks at none of them."""
 
 LOOK_S = 0.05
 """The time between two looks at who is quiet."""
+SOON_S = 0.006
+"""The time between two looks at those that have come within NEW_S."""
+NEW_S = 0.1
 QUIET_LOOKS = 2
 """A connection is lent when at so many looks in a row it had asked for something, one thing at a
 time."""
@@ -149,6 +154,19 @@ def is_straight(connection: Connection) -> bool:
     return asks_offsets(connection) if fast is None else fast.straight is not None
 
 
+class Looks:
+    """One of the two rhythms in which connections are looked at."""
+
+    __slots__ = ("busy", "every_s", "next", "quiet")
+
+    def __init__(self, every_s: float, now: float, busy: Busy) -> None:
+        self.every_s = every_s
+        self.next = now + every_s
+        self.busy = busy
+        self.quiet: dict[Connection, int] = {}
+        """Looks in a row at which a connection was quiet."""
+
+
 class Lender:
     """What one network worker has lent. passages, marks: by broker id. room_of: thousandths of its
     time that a broker's I/O worker has for guests now, and RESTING. worked_s: processor time of
@@ -172,11 +190,10 @@ class Lender:
         """What is lent, by number."""
         self._number = 0
         now = gateway.now()
-        self._next_look = now + LOOK_S
-        self._busy = Busy(now, worked_s, [gateway.awake.core])
-        self._quiet: dict[Connection, int] = {}
-        """Looks in a row at which it was quiet."""
-        self._to_lend: list[Connection] = []
+        cores = [gateway.awake.core]
+        self._at_all = Looks(LOOK_S, now, Busy(now, worked_s, cores))
+        self._at_new = Looks(SOON_S, now, Busy(now, worked_s, cores))
+        self._to_lend: dict[Connection, None] = {}
         self._muted: set[Connection] = set()
         """Connections of `_to_lend` that are read no more, to be between two requests soon."""
         self._stays: dict[Connection, tuple[float, float]] = {}
@@ -193,38 +210,46 @@ class Lender:
     # ── out ─────────────────────────────────────────────────────────────────────────────────────
 
     def run(self, now: float) -> None:
-        if now >= self._next_look:
-            self._look(now)
-        if self._to_lend:
-            self._to_lend = [each for each in self._to_lend if not self._has_lent(each, now)]
-
-    def _look(self, now: float) -> None:
-        """Look who was quiet since the last look, and whether there is room for them."""
-        share = self._busy.since_last(now)
-        since, self._next_look, self._to_lend = share.since, now + LOOK_S, []
-        while self._muted:
-            self._unmute(self._muted.pop(), now)
         connections = self._loop.connections
-        if len(connections) > MARKS or self._gateway.quotas.is_active or self._gateway.must_stop:
-            self._quiet.clear()
+        if now >= self._at_all.next:
+            while self._muted:
+                self._unmute(self._muted.pop(), now)
+            self._to_lend.clear()
+            self._look(self._at_all, connections.values(), now)
+        if now >= self._at_new.next:
+            newest = reversed(connections.values())
+            self._look(
+                self._at_new, takewhile(lambda one: one.opened_at > now - NEW_S, newest), now
+            )
+        if self._to_lend:
+            for connection in [each for each in self._to_lend if self._has_lent(each, now)]:
+                del self._to_lend[connection]
+
+    def _look(self, looks: Looks, connections: Iterable[Connection], now: float) -> None:
+        """Look who of them was quiet since the last look, and whether there is room for them."""
+        share = looks.busy.since_last(now)
+        looks.next = now + looks.every_s
+        before, looks.quiet = looks.quiet, {}
+        gateway = self._gateway
+        if len(self._loop.connections) > MARKS or gateway.quotas.is_active or gateway.must_stop:
             return
-        before, self._quiet = self._quiet, {}
         straight: list[Connection] = []
         others: list[Connection] = []
-        for connection in connections.values():
-            if self._may_go(connection, since, now):
-                looks = self._quiet[connection] = before.get(connection, 0) + 1
+        for connection in connections:
+            if self._may_go(connection, share.since, now):
+                times = looks.quiet[connection] = before.get(connection, 0) + 1
                 has_asked = connection.last_active > connection.opened_at
-                if looks >= QUIET_LOOKS and has_asked:
+                if times >= QUIET_LOOKS and has_asked and connection not in self._to_lend:
                     (straight if is_straight(connection) else others).append(connection)
-        self._to_lend = [each for each in straight if self._room_of(each.listener.broker_id)]
-        del self._to_lend[max(1, len(straight) // AT_ONCE) :]
+        to_lend = [each for each in straight if self._room_of(each.listener.broker_id)]
+        del to_lend[max(1, len(straight) // AT_ONCE) :]
         if share.up <= 1 - SLEEPS:
-            self._to_lend += [
+            to_lend += [
                 each
                 for each in others
                 if share.busy * 1000 < self._room_of(each.listener.broker_id) < RESTING
             ]
+        self._to_lend |= dict.fromkeys(to_lend)
 
     def _may_go(self, connection: Connection, since: float, now: float) -> bool:
         listener, session = connection.listener, connection.session
@@ -290,7 +315,7 @@ class Lender:
             gateway.fetch.sessions.remove(session)
         connection.session = None
         _, rest_s = self._stays.pop(connection, (0.0, RESTS_S[0] / 2))
-        self._quiet.pop(connection, None)
+        self._forget(connection)
         self._muted.discard(connection)
         connection.is_muted = connection.is_held = False
         self.lent[self._number] = Away(connection, mark, now, rest_s)
@@ -346,7 +371,12 @@ class Lender:
     def on_closed(self, connection: Connection) -> None:
         self._muted.discard(connection)
         self._stays.pop(connection, None)
-        self._quiet.pop(connection, None)
+        self._forget(connection)
+
+    def _forget(self, connection: Connection) -> None:
+        """It is not to be lent any more."""
+        for looks in (self._at_all, self._at_new):
+            looks.quiet.pop(connection, None)
 
     def on_broker_lost(self, broker_id: int) -> None:
         """Take home the guests of a dead I/O worker, where nothing of them was lost with it."""

@@ -21,7 +21,7 @@ from shmbroker.gateway.guests import (
     WINDOW_S,
     Guests,
 )
-from shmbroker.gateway.lending import LOOK_S, MARKS, OTHER_S, QUIET_LOOKS, RESTING, Lender
+from shmbroker.gateway.lending import LOOK_S, MARKS, OTHER_S, QUIET_LOOKS, RESTING, SOON_S, Lender
 from shmbroker.ipc.core import Core
 from shmbroker.ipc.operation_layout import (
     APPEND,
@@ -255,6 +255,20 @@ def test_none_is_lent_that_came_as_the_worker_looked_and_says_nothing(two: Two) 
         two.rest(LOOK_S)
     two.turns()
     assert two.home.gateway.loop.connections and not two.is_lent
+
+
+def test_who_has_just_come_is_lent_sooner(two: Two) -> None:
+    two.home.client.close()
+    two.rest(WINDOW_S)
+    two.turns()
+    two.home.client = socket.create_connection(two.home.listening.getsockname())
+    two.turns()
+    for _ in range(QUIET_LOOKS + 1):
+        two.ask(PRODUCE)
+        two.rest(SOON_S)
+        two.turns()
+    assert two.is_lent and SOON_S * (QUIET_LOOKS + 1) < LOOK_S
+    assert two.ask(PRODUCE)[0] is two.host
 
 
 def test_it_goes_only_between_two_requests(two: Two) -> None:
