@@ -157,11 +157,10 @@ def is_straight(connection: Connection) -> bool:
 class Looks:
     """One of the two rhythms in which connections are looked at."""
 
-    __slots__ = ("busy", "every_s", "next", "quiet")
+    __slots__ = ("busy", "next", "quiet")
 
-    def __init__(self, every_s: float, now: float, busy: Busy) -> None:
-        self.every_s = every_s
-        self.next = now + every_s
+    def __init__(self, first: float, busy: Busy) -> None:
+        self.next = first
         self.busy = busy
         self.quiet: dict[Connection, int] = {}
         """Looks in a row at which a connection was quiet."""
@@ -191,8 +190,8 @@ class Lender:
         self._number = 0
         now = gateway.now()
         cores = [gateway.awake.core]
-        self._at_all = Looks(LOOK_S, now, Busy(now, worked_s, cores))
-        self._at_new = Looks(SOON_S, now, Busy(now, worked_s, cores))
+        self._at_all = Looks(now + LOOK_S, Busy(now, worked_s, cores))
+        self._at_new = Looks(now + SOON_S, Busy(now, worked_s, cores))
         self._to_lend: dict[Connection, None] = {}
         self._muted: set[Connection] = set()
         """Connections of `_to_lend` that are read no more, to be between two requests soon."""
@@ -212,15 +211,16 @@ class Lender:
     def run(self, now: float) -> None:
         connections = self._loop.connections
         if now >= self._at_all.next:
+            self._at_all.next = now + LOOK_S
             while self._muted:
                 self._unmute(self._muted.pop(), now)
             self._to_lend.clear()
             self._look(self._at_all, connections.values(), now)
         if now >= self._at_new.next:
-            newest = reversed(connections.values())
-            self._look(
-                self._at_new, takewhile(lambda one: one.opened_at > now - NEW_S, newest), now
-            )
+            self._at_new.next, since = now + SOON_S, now - NEW_S
+            new = takewhile(lambda one: one.opened_at > since, reversed(connections.values()))
+            if came := list(new):
+                self._look(self._at_new, came, now)
         if self._to_lend:
             for connection in [each for each in self._to_lend if self._has_lent(each, now)]:
                 del self._to_lend[connection]
@@ -228,7 +228,6 @@ class Lender:
     def _look(self, looks: Looks, connections: Iterable[Connection], now: float) -> None:
         """Look who of them was quiet since the last look, and whether there is room for them."""
         share = looks.busy.since_last(now)
-        looks.next = now + looks.every_s
         before, looks.quiet = looks.quiet, {}
         gateway = self._gateway
         if len(self._loop.connections) > MARKS or gateway.quotas.is_active or gateway.must_stop:
