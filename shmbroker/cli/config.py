@@ -22,6 +22,7 @@ from shmbroker.cli.hints import HintingGroup, meant
 from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.output import print_json, print_list, print_table
 from shmbroker.client.addresses import Addresses
+from shmbroker.settings.left_out import LEFT_OUT
 
 LOGGER = "logger"
 KINDS = click.Choice(["topic", "broker", LOGGER])
@@ -233,7 +234,7 @@ def explain(names: tuple[str, ...], as_json: bool) -> None:
 
     known = settings.names()
     for name in names:
-        if name not in known:
+        if name not in known and name not in LEFT_OUT:
             hint = _hint(name, known) or "; `shmbroker config explain` lists all"
             raise CommandFault(f"there is no setting {name}{hint}")
     found = [settings.explained(name) for name in names or sorted(known)]

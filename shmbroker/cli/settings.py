@@ -7,6 +7,7 @@ from typing import Any
 
 from shmbroker.metadata.client_metrics import CLIENT_METRICS_SETTINGS
 from shmbroker.metadata.group_configs import GROUP_SETTINGS
+from shmbroker.settings.left_out import LEFT_OUT
 from shmbroker.settings.setting import TYPE_NAMES, Setting
 from shmbroker.settings.table import BROKER_SETTINGS, TOPIC_SETTINGS
 from shmbroker.settings.without_effect import WITHOUT_EFFECT
@@ -57,10 +58,14 @@ def names() -> set[str]:
 
 
 def explained(name: str) -> dict[str, Any]:
-    """A setting as `--json` shows it; KeyError for one that isn't there."""
+    """A setting as `--json` shows it, or one of Kafka's that is left out; KeyError for any other
+    name."""
     found = {kind: table[name] for kind, table in _TABLES.items() if name in table}
     if not found:
-        raise KeyError(name)
+        why = f"A setting of Apache Kafka that means nothing here: {LEFT_OUT[name]}."
+        lists: dict[str, Any] = {"of": [], "changed": [], "falls_back_to": [], "default_for": []}
+        nulls = dict.fromkeys(("type", "default", "unit", "allowed", "note"))
+        return {"name": name, "documentation": why, "has_effect": False, **lists, **nulls}
     setting = next(iter(found.values()))
     stands_for = [
         topic_name
@@ -114,6 +119,8 @@ def as_text(row: dict[str, Any]) -> str:
     import textwrap
 
     lines = [row["name"], *textwrap.wrap(row["documentation"], 96), ""]
+    if not row["of"]:
+        return "\n".join(lines[:-1])
     if row["note"]:
         lines[-1:] = ["", *textwrap.wrap(row["note"], 96), ""]
     if not row["has_effect"]:

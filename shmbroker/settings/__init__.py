@@ -6,7 +6,8 @@
    broker_config   what file and flags say for this family
    files, checks   reading files; refusing what clients give
    java_properties the format of such files as server.properties
-   without_effect  what Kafka has and nothing here goes by
+   without_effect  what Kafka has, and is kept and shown though nothing here goes by it
+   left_out        what Kafka has and means nothing here
 
 * A *topic setting* (`segment.bytes`) has its value from, in this order: the topic's own override,
   the broker's dynamic value, the dynamic value of all brokers, the broker's file and flags, the

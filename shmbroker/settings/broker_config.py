@@ -6,6 +6,7 @@ from shmbroker.errors import ConfigFault
 from shmbroker.settings import listeners as listening
 from shmbroker.settings.files import read_settings
 from shmbroker.settings.layers import SOURCE_STATIC_BROKER, effective_topic_config
+from shmbroker.settings.left_out import LEFT_OUT, left_out_complaint
 from shmbroker.settings.table import (
     BROKER_SETTINGS,
     LISTENER_PREFIX,
@@ -43,7 +44,7 @@ _INSTEAD = {
 class BrokerConfig:
     """The static settings of the family: what file and flags say, over the defaults."""
 
-    __slots__ = ("_derived", "_values", "nodes", "static")
+    __slots__ = ("_derived", "_left_out", "_values", "nodes", "static")
 
     def __init__(self, static: Mapping[str, str] | None = None) -> None:
         """`static`: setting to text, for those that were set; ConfigFault for a wrong one."""
@@ -54,6 +55,8 @@ class BrokerConfig:
         """What was set, as text; DescribeConfigs calls it the static broker config."""
         self._derived: set[str] = set()
         """Names in `static` that follow from other settings."""
+        self._left_out: set[str] = set()
+        """Settings of Kafka's that were set and mean nothing here."""
         self._values = dict(_defaults)
         for name, text in (static or {}).items():
             self._set(name, text, "")
@@ -167,8 +170,10 @@ class BrokerConfig:
         }
 
     def idle_complaints(self) -> list[str]:
-        """A sentence for each setting that was set and changes nothing."""
-        complaints = (idle_complaint(name, text) for name, text in self.static.items())
+        """Sentences about settings that were set and change nothing."""
+        complaints = [idle_complaint(name, text) for name, text in self.static.items()]
+        if self._left_out:
+            complaints.append(left_out_complaint(self._left_out))
         return [complaint for complaint in complaints if complaint is not None]
 
     def places(self, data_directory: str) -> list[str]:
@@ -194,6 +199,9 @@ class BrokerConfig:
             name = name.lower()
         if name in _INSTEAD:
             raise ConfigFault(f"{name}{where} can't be set here; {_INSTEAD[name]}.")
+        if name in LEFT_OUT:
+            self._left_out.add(name)
+            return
         setting = broker_setting(name)
         if setting is None:
             raise ConfigFault(f"{name}{where} is no setting of a broker{_hint(name)}.")

@@ -24,6 +24,7 @@ from shmbroker.settings.layers import (
     effective_topic_config,
     effective_topic_configs,
 )
+from shmbroker.settings.left_out import LEFT_OUT, left_out_complaint
 from shmbroker.settings.setting import INT, TYPE_NAMES, Setting
 from shmbroker.settings.table import BROKER_SETTINGS, TOPIC_SETTINGS, address_limits
 from shmbroker.settings.without_effect import WITHOUT_EFFECT, idle_complaint
@@ -412,6 +413,20 @@ def test_setting_without_effect_says_so(name: str) -> None:
             )
     if name in BROKER_SETTINGS and BROKER_SETTINGS[name].type == INT:
         assert BrokerConfig.load(None, [f"{name}=7"]).idle_complaints() == [sentence]
+
+
+def test_settings_that_mean_nothing_here_are_left_out(tmp_path: Path) -> None:
+    assert not LEFT_OUT.keys() & (BROKER_SETTINGS.keys() | WITHOUT_EFFECT.keys())
+    file = tmp_path / "server.properties"
+    file.write_text("\n".join(f"{name}=7" for name in LEFT_OUT) + "\nnum.partitions=3\n")
+    config = BrokerConfig.load(str(file))
+    assert config.static == {"num.partitions": "3"}
+    assert config.idle_complaints() == [left_out_complaint(LEFT_OUT)]
+    one = BrokerConfig.load(None, ["num.io.threads=8"])
+    assert one.idle_complaints() == [
+        "num.io.threads is a setting of Apache Kafka that means nothing here; left out "
+        "(shmbroker config explain NAME says why)."
+    ]
 
 
 def test_what_says_how_it_is_anyway_is_no_complaint() -> None:

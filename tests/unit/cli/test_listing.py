@@ -13,6 +13,7 @@ from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.output import print_table
 from shmbroker.log.config import LogConfig
 from shmbroker.metadata.client_metrics import CLIENT_METRICS_SETTINGS
+from shmbroker.settings.left_out import LEFT_OUT
 from shmbroker.settings.security_table import SECURITY_SETTINGS
 from shmbroker.settings.table import BROKER_SETTINGS, TOPIC_SETTINGS
 from shmbroker.settings.without_effect import WITHOUT_EFFECT
@@ -140,10 +141,18 @@ def test_every_setting_is_explained() -> None:
     assert settings.names() >= WITHOUT_EFFECT.keys()
 
 
+def test_what_is_left_out_is_explained() -> None:
+    for name, why in LEFT_OUT.items():
+        row = settings.explained(name)
+        assert row.keys() == settings.explained("num.partitions").keys()
+        assert why in " ".join(settings.as_text(row).split("\n"))
+
+
 TABLES = (
     "settings/table.py",
     "settings/security_table.py",
     "settings/without_effect.py",
+    "settings/left_out.py",
     "settings/checks.py",
     "cli/settings.py",
     "metadata/group_configs.py",
