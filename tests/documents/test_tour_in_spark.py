@@ -10,7 +10,7 @@ from tests.documents.test_commands import Tour
 from tests.tidy.sources import ROOT
 
 README = ROOT / "README.md"
-SPARK_S = 100
+SPARK_S = 300
 
 
 @pytest.mark.spark
