@@ -875,6 +875,14 @@ _broker(
     "Requests that are in flight before no more are read.",
     least=1,
 )
+for _name, _default, _what in (
+    ("background.threads", "10", "that do various things in the background"),
+    ("num.io.threads", "8", "that answer requests"),
+    ("num.network.threads", "3", "that own connections, for each listener"),
+    ("num.recovery.threads.per.data.dir", "2", "that recover logs at the start"),
+    ("num.replica.fetchers", "1", "that copy from each other broker"),
+):
+    _broker(_name, INT, _default, f"Threads of Kafka's {_what}.", least=1, is_dynamic=True)
 _broker(
     "queued.max.request.bytes",
     LONG,

@@ -7,9 +7,11 @@ _NO_METRICS = "nobody receives metrics of clients."
 _NO_SHARE_GROUPS = "share groups are not served."
 _NO_STREAMS_GROUPS = "streams groups are not served."
 _SHARED_MEMORY = "the brokers of a family share memory."
+_PROCESSES = "the work is done by processes, not by threads ({})."
 _EACH_MINUTE = "it is done once a minute, and at a clean stop."
 
 WITHOUT_EFFECT = {
+    "background.threads": "each process does by itself what is due.",
     "compression.gzip.level": _STORED_AS_THEY_COME,
     "compression.lz4.level": _STORED_AS_THEY_COME,
     "compression.type": _STORED_AS_THEY_COME,
@@ -23,6 +25,10 @@ WITHOUT_EFFECT = {
     "log.flush.offset.checkpoint.interval.ms": _EACH_MINUTE,
     "log.flush.start.offset.checkpoint.interval.ms": "they are written as soon as they move.",
     "log.preallocate": "segments always grow in allocated extents.",
+    "num.io.threads": _PROCESSES.format("shmbroker.io.workers"),
+    "num.network.threads": _PROCESSES.format("shmbroker.network.workers"),
+    "num.recovery.threads.per.data.dir": "each I/O worker recovers its own logs.",
+    "num.replica.fetchers": "each I/O worker copies over a ring from each other.",
     "preallocate": "segments always grow in allocated extents.",
     "producer.id.expiration.ms": "they are forgotten a day after the last batch, when a log is "
     "opened.",

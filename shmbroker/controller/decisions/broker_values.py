@@ -27,6 +27,16 @@ if TYPE_CHECKING:
 
 _CLEANER_THREADS = "log.cleaner.threads"
 _CLEANER_MEMORY = "log.cleaner.dedupe.buffer.size"
+THREAD_POOLS = (
+    "background.threads",
+    "num.io.threads",
+    "num.network.threads",
+    "num.recovery.threads.per.data.dir",
+    "num.replica.fetchers",
+)
+"""Settings that tell how many threads a pool of Kafka's has. There are none here; what a client
+may say of them is the same."""
+
 _PER_IP = "max.connections.per.ip"
 _OVERRIDES = "max.connections.per.ip.overrides"
 _LIMITS = ("retention.ms", "retention.bytes")
@@ -44,6 +54,7 @@ def together_complaint(
     values = {key: value for key, value in changes.items() if value is not None}
     return (
         _cleaner_complaint(name, values, image, config)
+        or _pool_complaint(name, values, image, config)
         or _per_ip_complaint(name, values, image, config)
         or _local_complaint(name, changes, image, config)
     )
@@ -87,6 +98,28 @@ def _cleaner_complaint(
     if refusal is None:
         return None
     return _REFUSED.format(f"Log cleaner threads {refusal}")
+
+
+def _pool_complaint(
+    name: str, values: Mapping[str, str], image: MetadataImage, config: BrokerConfig
+) -> str | None:
+    """In which steps pools of threads grow and shrink (Kafka `DynamicThreadPool`)."""
+    own = image.config(BROKER_RESOURCE, name) if name else {}
+    layers = broker_layers(config, own, image.config(BROKER_RESOURCE, ""))
+    for pool in THREAD_POOLS:
+        if pool not in values:
+            continue
+        threads, current = int(values[pool]), effective_broker_config(pool, config, layers)
+        if threads < current // 2:
+            refusal = f"value should be at least half the current value {current}"
+        elif threads > current * 2:
+            refusal = f"value should not be greater than double the current value {current}"
+        else:
+            continue
+        return _REFUSED.format(
+            f"Dynamic thread count update validation failed for {pool}={threads}, {refusal}"
+        )
+    return None
 
 
 def _local_complaint(

@@ -11,6 +11,7 @@ from shmbroker.cli import commands, settings
 from shmbroker.cli.client import Cluster, matching, pairs
 from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.output import print_table
+from shmbroker.controller.decisions.broker_values import THREAD_POOLS
 from shmbroker.log.config import LogConfig
 from shmbroker.metadata.client_metrics import CLIENT_METRICS_SETTINGS
 from shmbroker.settings.left_out import LEFT_OUT
@@ -179,7 +180,7 @@ def test_settings_without_effect_are_those_that_no_module_reads() -> None:
         if name.startswith(of_tokens) and f'"{name.removeprefix(of_tokens)}"' in offered
     }
     # Named, but only to be stored and shown.
-    read -= {"compression.type", "log.cleaner.threads", *CLIENT_METRICS_SETTINGS}
+    read -= {"compression.type", "log.cleaner.threads", *THREAD_POOLS, *CLIENT_METRICS_SETTINGS}
     by_synonym = {
         synonym for name in read if name in TOPIC_SETTINGS
         for synonym, _ in TOPIC_SETTINGS[name].synonyms

@@ -161,6 +161,11 @@ _MORE_THREADS = (
     "increased to more than double the current value 1 for configuration Invalid dynamic "
     "configuration"
 )
+_MORE_IN_POOL = (
+    "Invalid value org.apache.kafka.common.config.ConfigException: Dynamic thread count update "
+    "validation failed for {}, value should {} the current value {} for configuration Invalid "
+    "dynamic configuration"
+)
 _LESS_MEMORY = (
     "requirement failed: log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread."
 )
@@ -560,6 +565,30 @@ ALTER: list[Case] = [
                 (42, "Cannot update these configs dynamically: Set(log.cleaner.enable)"),
             ),
             ("1", [("log.cleaner.threads", 0, "3")], (42, _MORE_THREADS)),
+            (
+                "",
+                [("num.io.threads", 0, "abc")],
+                (42, _INVALID.format("abc", "num.io.threads", "Not a number of type INT")),
+            ),
+            (
+                "",
+                [("background.threads", 0, "0")],
+                (42, _INVALID.format("0", "background.threads", "Value must be at least 1")),
+            ),
+            (
+                "1",
+                [("num.io.threads", 0, "17")],
+                (
+                    42,
+                    _MORE_IN_POOL.format("num.io.threads=17", "not be greater than double", 8),
+                ),
+            ),
+            (
+                "",
+                [("num.io.threads", 0, "3")],
+                (42, _MORE_IN_POOL.format("num.io.threads=3", "be at least half", 8)),
+            ),
+            ("", [("num.network.threads", 0, "1"), ("num.replica.fetchers", 0, "2")], (0, None)),
             (
                 "",
                 [("log.cleaner.threads", 0, "-1")],
