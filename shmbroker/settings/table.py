@@ -1,8 +1,9 @@
 """The table: each setting once, with Kafka's name, type, default, allowed values and purpose.
 
 Where a default differs from Kafka's, its row says so. Settings that Kafka doesn't have are named
-`shmbroker.*`. Kafka settings that mean nothing here are not in the table: some are left out where
-they are given (`left_out`), and any other is refused.
+`shmbroker.*`. Of Kafka's settings that mean nothing here those are in the table that clients may
+change (`without_effect`); some are left out where they are given (`left_out`), and any other is
+refused.
 """
 
 from __future__ import annotations
