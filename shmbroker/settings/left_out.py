@@ -12,10 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-_PROCESSES = (
-    "there are processes in place of threads, as many as shmbroker.network.workers and "
-    "shmbroker.io.workers say"
-)
+_EACH_OWN = "each I/O worker has its own thread and its own logs"
 _SHARED_MEMORY = "the brokers of a family share memory"
 _SAME_HOST = "controllers and brokers are processes of one family"
 _SOCKETS = "the kernel sizes the buffers of sockets"
@@ -30,9 +27,8 @@ _ONE_HOST = "all replicas are on one host, and consumers read from leaders"
 _OPENSSL = "OpenSSL does that"
 
 _BY_REASON = {
-    _PROCESSES: """background.threads group.coordinator.threads num.io.threads num.network.threads
-        num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads""",
-    _SHARED_MEMORY: """num.replica.fetchers replica.fetch.backoff.ms replica.fetch.max.bytes
+    _EACH_OWN: "group.coordinator.threads num.replica.alter.log.dirs.threads",
+    _SHARED_MEMORY: """replica.fetch.backoff.ms replica.fetch.max.bytes
         replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms
         replica.socket.receive.buffer.bytes replica.socket.timeout.ms
         add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
