@@ -279,7 +279,7 @@ class PartitionLog:
         """Index the batch at `position`, more than `index.interval.bytes` after the last one."""
         self._index_after = position + self.config.index_interval_bytes
         add_index_entry(segment, position, last_offset)
-        if segment.offset_index.is_full():
+        if segment.offset_index.is_full() or segment.time_index.is_full():
             self._limit = 0  # Let the next append roll.
         self._snapshot_after -= 1
         if self._snapshot_after <= 0:

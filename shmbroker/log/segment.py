@@ -210,6 +210,7 @@ class Segment:
         """The largest timestamp (ms), or -1; of a finished segment, from its time index."""
         if self.max_timestamp_so_far == _NOT_READ:
             load_indexes(self)
+        if self.max_timestamp_so_far == _NOT_READ:  # else they were rebuilt, batch by batch
             restore_timestamps(self, self.size)
             if not self.time_index.count and self.first_timestamp > 0:
                 rebuild_indexes(self)

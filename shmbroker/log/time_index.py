@@ -28,6 +28,11 @@ class TimeIndex(IndexFile):
         self.last_timestamp = -1
         """Timestamp of the last entry; -1 without one."""
 
+    def is_full(self) -> bool:
+        """Whether only the place of the last entry is left, that of a finished segment (Kafka
+        `TimeIndex`)."""
+        return (self.count + 2) * self.ENTRY.size > self.bytes_max
+
     def load(self) -> None:
         super().load()
         last = self.last()
@@ -42,6 +47,12 @@ class TimeIndex(IndexFile):
             and self.append(timestamp, relative_offset)
         ):
             self.last_timestamp = timestamp
+
+    def append_last(self, timestamp: int, relative_offset: int) -> None:
+        """`maybe_append` the largest timestamp of a finished segment. There is always room for it,
+        also where `segment.index.bytes` was lowered: retention and lookups by time go by it."""
+        self.bytes_max = max(self.bytes_max, (self.count + 1) * self.ENTRY.size)
+        self.maybe_append(timestamp, relative_offset)
 
     def maybe_extend(self, pairs: Iterable[tuple[int, int]]) -> None:
         """`maybe_append` for each of them, with one write."""

@@ -146,7 +146,7 @@ class CleanedSegment:
     def _finish(self, aborted: list[AbortedTransaction]) -> None:
         """The last time index entry; all files there, durable, and as old as what they replace."""
         if self._max_timestamp >= 0:
-            self._time_index.maybe_append(
+            self._time_index.append_last(
                 self._max_timestamp, self._max_timestamp_offset - self._base_offset
             )
         for index in (self._offset_index, self._time_index):

@@ -8,6 +8,8 @@ import itertools
 import os
 
 from shmbroker.log.config import LogConfig
+from shmbroker.log.index_file import IndexFile
+from shmbroker.log.lookups import offset_for_timestamp
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.retention import retain
 from shmbroker.records.batch import encode_batch
@@ -45,4 +47,83 @@ def test_rolls_leave_nothing_behind(tmp_path):
     assert memory <= before[2] + 4096
     assert len(log.segments) < 100
     assert len(log.snapshots.offsets) < 100
+    log.close(clean=False)
+
+
+def open_with(directory, index_bytes):
+    """A log with an index entry for each batch."""
+    config = LogConfig(
+        {
+            "index.interval.bytes": "0",
+            "segment.index.bytes": str(index_bytes),
+            "retention.ms": "1000",
+        }
+    )
+    return PartitionLog.open(
+        str(directory), config, file_ids=itertools.count(1), clean=True, recovery_point=20
+    )
+
+
+def append_seconds(log, first, end):
+    """A batch of one record for each second."""
+    for second in range(first, end):
+        batch = encode_batch([(second * 1000, b"k", b"v", ())])
+        log.append(memoryview(batch), 0, second * 1000, 0, 0)
+
+
+def check_times(log, end):
+    """Each record is found by its time, and no segment expires before its newest record does."""
+    for second in range(end):
+        assert offset_for_timestamp(log, second * 1000) == (second * 1000, second)
+    newest = [segment.max_timestamp for segment in log.segments]
+    assert newest == [(following.base_offset - 1) * 1000 for following in log.segments[1:]] + [
+        (end - 1) * 1000
+    ]
+
+
+def test_full_time_index_ends_a_segment(tmp_path):
+    log = open_with(tmp_path / "t-0", 36)
+    append_seconds(log, 0, 20)
+    # Two entries, and a place for the last one. Position 0 gets none (as with Kafka 4.2.1).
+    assert [segment.base_offset for segment in log.segments] == [0, 3, 6, 9, 12, 15, 18]
+    log.close(clean=True)
+    log = open_with(tmp_path / "t-0", 36)
+    check_times(log, 20)
+    log.close(clean=False)
+
+
+def test_times_are_known_after_the_index_may_hold_less(tmp_path):
+    log = open_with(tmp_path / "t-0", 360)
+    append_seconds(log, 0, 10)
+    log.set_config(LogConfig({"index.interval.bytes": "0", "segment.index.bytes": "36"}))
+    append_seconds(log, 10, 20)
+    assert log.segments[1].base_offset == 11
+    log.close(clean=True)
+    log = open_with(tmp_path / "t-0", 36)
+    check_times(log, 20)
+    log.close(clean=False)
+
+
+def test_times_are_known_where_an_index_is_lost_and_may_not_be_as_long(tmp_path):
+    log = open_with(tmp_path / "t-0", 360)
+    append_seconds(log, 0, 10)
+    log.roll()
+    append_seconds(log, 10, 20)
+    log.close(clean=True)
+    (tmp_path / "t-0" / "00000000000000000000.timeindex").unlink()
+    log = open_with(tmp_path / "t-0", 36)
+    check_times(log, 20)
+    log.close(clean=False)
+
+
+def test_times_are_known_while_the_disk_refuses_every_index(tmp_path, monkeypatch):
+    log = open_with(tmp_path / "t-0", 360)
+    append_seconds(log, 0, 10)
+    log.roll()
+    append_seconds(log, 10, 20)
+    log.close(clean=True)
+    (tmp_path / "t-0" / "00000000000000000000.timeindex").write_bytes(b"")
+    monkeypatch.setattr(IndexFile, "_grow", lambda *_: False)
+    log = open_with(tmp_path / "t-0", 360)
+    assert log.segments[0].max_timestamp == 9000
     log.close(clean=False)
