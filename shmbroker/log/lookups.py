@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from shmbroker.errors import ProtocolFault
 from shmbroker.log.file_names import LOG, file_name
 from shmbroker.log.places import end_in
 from shmbroker.log.segment_indexes import offset_before
+from shmbroker.records.batch import iterate_records
 from shmbroker.records.batch_layout import (
     H_ATTRIBUTES,
     H_BASE_OFFSET,
@@ -29,27 +31,64 @@ def offset_for_timestamp(log: PartitionLog, timestamp: int) -> tuple[int, int] |
             continue
         first = offset_before(segment, timestamp)
         position, _ = segment.find(max(first, log.local_start_offset))
-        for found, header in segment.headers(position, segment.size):
-            if header[H_MAX_TIMESTAMP] >= timestamp:
-                record = _record_in(log, segment, found, header, timestamp)
-                if record is not None:
-                    return record
+        record = _first_in(log, segment, position, timestamp)
+        if record is not None:
+            return record
     return None
 
 
 def max_timestamp(log: PartitionLog) -> tuple[int, int]:
     """(timestamp, offset) of the first record with the largest timestamp; (-1, -1) if none."""
     best = max(log.segments, key=lambda segment: segment.max_timestamp)
-    timestamp = best.max_timestamp
-    if timestamp < 0:
+    if best.max_timestamp < 0:
         return -1, -1
-    position, _ = best.find(best.max_timestamp_offset)
-    for found, header in best.headers(position, best.size):
+    if best.max_timestamp_offset >= log.log_start_offset:
+        position, _ = best.find(best.max_timestamp_offset)
+        record = _first_in(log, best, position, best.max_timestamp)
+        if record is not None:
+            return record
+    # It is deleted, with the beginning of its segment.
+    timestamp = max(_newest_readable(log, segment) for segment in log.segments)
+    return (-1, -1) if timestamp < 0 else offset_for_timestamp(log, timestamp) or (-1, -1)
+
+
+def _first_in(
+    log: PartitionLog, segment: Segment, position: int, timestamp: int
+) -> tuple[int, int] | None:
+    """The first readable record that is not older, in the batches from `position` on."""
+    for found, header in segment.headers(position, segment.size):
         if header[H_MAX_TIMESTAMP] >= timestamp:
-            record = _record_in(log, best, found, header, timestamp)
+            record = _record_in(log, segment, found, header, timestamp)
             if record is not None:
                 return record
-    return -1, -1
+    return None
+
+
+def _newest_readable(log: PartitionLog, segment: Segment) -> int:
+    """The largest timestamp of a segment's records from the log start on; -1 for none."""
+    start = log.log_start_offset
+    if segment.base_offset >= start:
+        return segment.max_timestamp
+    newest = -1
+    position, _ = segment.find(start)
+    for found, header in segment.headers(position, segment.size):
+        last_offset = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA]
+        if last_offset < start or header[H_MAX_TIMESTAMP] <= newest:
+            continue
+        if header[H_BASE_OFFSET] >= start or header[H_ATTRIBUTES] & TIMESTAMP_TYPE_BIT:
+            newest = header[H_MAX_TIMESTAMP]
+        else:
+            newest = max(newest, _max_in(segment.batch_at(found), header, start))
+    return newest
+
+
+def _max_in(batch: bytes | memoryview, header: tuple[int, ...], start: int) -> int:
+    """The largest timestamp of a batch's records from `start` on; that of all where they can't be
+    read."""
+    try:
+        return max((row[1] for row in iterate_records(batch) if row[0] >= start), default=-1)
+    except ProtocolFault:
+        return header[H_MAX_TIMESTAMP]
 
 
 def _record_in(

@@ -279,7 +279,7 @@ class PartitionLog:
         """Index the batch at `position`, more than `index.interval.bytes` after the last one."""
         self._index_after = position + self.config.index_interval_bytes
         add_index_entry(segment, position, last_offset)
-        if segment.offset_index.is_full() or segment.time_index.is_full():
+        if self._is_index_full():
             self._limit = 0  # Let the next append roll.
         self._snapshot_after -= 1
         if self._snapshot_after <= 0:
@@ -317,8 +317,12 @@ class PartitionLog:
         self._roll_after = NEVER
         if segment.first_timestamp >= 0:
             self._roll_after = segment.first_timestamp + self.roll_ms
-        if segment.map is None:
+        if segment.map is None or self._is_index_full():
             self._limit = 0
+
+    def _is_index_full(self) -> bool:
+        """Whether the next append rolls, however small it is."""
+        return self.active.offset_index.is_full() or self.active.time_index.is_full()
 
     # --- segments ---
 

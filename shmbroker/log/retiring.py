@@ -37,6 +37,8 @@ def delete_segments_before(log: PartitionLog, offset: int) -> int:
     count = _retire_segments_before(log, offset)
     if count:
         advance_log_start(log, log.segments[0].base_offset)
+        log.find_local_start()
+        log.snapshots.remove_before(log.segments[0].base_offset)
     return count
 
 

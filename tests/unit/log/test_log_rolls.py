@@ -9,9 +9,9 @@ import os
 
 from shmbroker.log.config import LogConfig
 from shmbroker.log.index_file import IndexFile
-from shmbroker.log.lookups import offset_for_timestamp
+from shmbroker.log.lookups import max_timestamp, offset_for_timestamp
 from shmbroker.log.partition_log import PartitionLog
-from shmbroker.log.retention import retain
+from shmbroker.log.retention import delete_records, retain
 from shmbroker.records.batch import encode_batch
 
 ROLLS = int(os.environ.get("SHMBROKER_ROLLS", "500"))
@@ -92,12 +92,21 @@ def test_full_time_index_ends_a_segment(tmp_path):
     log.close(clean=False)
 
 
+def test_full_index_ends_a_segment_though_the_settings_change_before(tmp_path):
+    log = open_with(tmp_path / "t-0", 36)
+    append_seconds(log, 0, 3)
+    log.set_config(LogConfig({"segment.index.bytes": "36", "retention.bytes": "100000"}))
+    append_seconds(log, 3, 4)
+    assert [segment.base_offset for segment in log.segments] == [0, 3]
+    log.close(clean=False)
+
+
 def test_times_are_known_after_the_index_may_hold_less(tmp_path):
     log = open_with(tmp_path / "t-0", 360)
     append_seconds(log, 0, 10)
     log.set_config(LogConfig({"index.interval.bytes": "0", "segment.index.bytes": "36"}))
     append_seconds(log, 10, 20)
-    assert log.segments[1].base_offset == 11
+    assert log.segments[1].base_offset == 10
     log.close(clean=True)
     log = open_with(tmp_path / "t-0", 36)
     check_times(log, 20)
@@ -126,4 +135,37 @@ def test_times_are_known_while_the_disk_refuses_every_index(tmp_path, monkeypatc
     monkeypatch.setattr(IndexFile, "_grow", lambda *_: False)
     log = open_with(tmp_path / "t-0", 360)
     assert log.segments[0].max_timestamp == 9000
+    log.close(clean=False)
+
+
+def test_largest_timestamp_is_of_what_can_be_read(tmp_path):
+    log = open_with(tmp_path / "t-0", 10_000)
+    stamps = [[5000, 1000], [9000, 3000, 7000], [2000], [7000], [6000, 4000]]
+    readable = []
+    for number, batch in enumerate(stamps):
+        if number == 4:
+            log.roll()
+        encoded = memoryview(encode_batch([(stamp, b"k", b"v", ()) for stamp in batch]))
+        log.append(encoded, len(batch) - 1, max(batch), 0, 0)
+        readable += batch
+    end = log.log_end_offset
+    for start in range(end):
+        delete_records(log, start, end)
+        left = readable[start:]
+        assert max_timestamp(log) == (max(left), start + left.index(max(left)))
+    delete_records(log, end, end)
+    assert max_timestamp(log) == (-1, -1)
+    log.close(clean=False)
+
+
+def test_segments_below_the_log_start_take_their_snapshots_with_them(tmp_path):
+    log = open_with(tmp_path / "t-0", 10_000)
+    for first in range(0, 20, 5):
+        append_seconds(log, first, first + 5)
+        log.roll()
+    append_seconds(log, 20, 22)
+    delete_records(log, 21, 22)
+    retain(log, 22, 0)
+    names = {name for name in os.listdir(tmp_path / "t-0") if name.endswith(".snapshot")}
+    assert names == {"00000000000000000020.snapshot"}
     log.close(clean=False)
