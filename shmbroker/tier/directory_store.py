@@ -130,6 +130,8 @@ class DirectoryStore:
             self._unlink(path)
         for directory in directories:
             self._remove_empty(directory)
+        if directories and not os.path.isdir(self.root):
+            raise StoreFault(f"there is no directory {self.root}")
 
     def _unlink(self, path: str) -> None:
         try:

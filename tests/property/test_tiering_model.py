@@ -10,6 +10,7 @@ import tempfile
 from collections import deque
 from types import SimpleNamespace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,7 +86,8 @@ class World:
             leader_recovery_state=0,
         )
         self.partition.on_leadership(1, image)
-        store = SimpleNamespace(
+        self.table_store = store = SimpleNamespace(
+            is_log_start_moved=False,
             log_directory=SimpleNamespace(
                 path=os.path.join(self.directory, "node-1"), descriptors=Descriptors()
             ),
@@ -101,7 +103,12 @@ class World:
         self.tiering.on_partition(self.partition)
 
     def note_log_start(self) -> None:
+        self.table_store.is_log_start_moved = True
+
+    def checkpoint(self) -> None:
+        """What a round of upkeep makes durable."""
         self.log_start = self.log.log_start_offset
+        self.table_store.is_log_start_moved = False
 
     def retain(self) -> None:
         if self.tiering.retain(self.partition, self.now_ms):
@@ -212,7 +219,10 @@ class World:
         self.log.flush()
 
     def tick(self, answers: int) -> None:
+        """A round, with a log start that is durable already if `answers` is even."""
         self.now_ms += 120_000
+        if not answers % 2:
+            self.checkpoint()
         self.tiering.run()
         if answers:
             self.answer()
@@ -244,6 +254,21 @@ class World:
     def kill_worker(self, _: int) -> None:
         self.log.close(clean=False)
         self.open()
+
+    def unmount_store(self, _: int) -> None:
+        """The store is an empty directory while the worker begins again, and for some rounds."""
+        objects, self.store.objects = self.store.objects, {}
+        self.kill_worker(0)
+        self.is_swept = False
+        log = self.log
+        if log.log_start_offset < log.segments[0].base_offset:
+            start = log.log_start_offset
+            for _ in range(3):
+                self.tick(2)
+                self.retain()
+            assert log.log_start_offset == start
+            assert not self.store.objects
+        self.store.objects = objects
 
     def fail_store(self, _: int) -> None:
         self.store.is_down = True
@@ -281,7 +306,7 @@ class World:
         log = self.log
         assert log.log_start_offset <= self.start or log.log_start_offset == self.start
         assert log.log_start_offset <= log.local_start_offset <= log.log_end_offset
-        offset = self.start
+        offset = log.log_start_offset
         values = self.records
         while offset < len(values):
             start = offset
@@ -300,7 +325,7 @@ class World:
             self.transact(producer_id - 1 + 4)
         self.roll(0)
         for _ in range(40):
-            self.tick(1)
+            self.tick(2)
         assert self.tiering.end_offset(self.partition) == self.log.log_end_offset or not (
             self.log.log_end_offset > self.log.log_start_offset
         )
@@ -314,7 +339,7 @@ class World:
 OPERATIONS = (
     "append", "append", "transact", "transact", "transact", "roll", "roll", "tick", "tick",
     "keep_local", "keep_in_all", "delete_records", "kill_tier", "kill_tier", "kill_worker",
-    "fail_store",
+    "fail_store", "unmount_store",
 )  # fmt: skip
 
 
@@ -333,3 +358,44 @@ def test_every_record_is_read_whatever_happens(operations):
             world.check()
         finally:
             world.log.close(clean=False)
+
+
+@pytest.fixture
+def tiered_world(tmp_path):
+    """Four copied segments of which the local ones are gone."""
+    world = World(str(tmp_path))
+    world.answer()
+    for _ in range(4):
+        world.append(2)
+        world.roll(0)
+        world.tick(2)
+    world.keep_local(0)
+    world.append(1)
+    assert world.log.log_start_offset == 0 < world.log.local_start_offset
+    assert world.tiering.end_offset(world.partition) == world.log.local_start_offset
+    yield world
+    world.log.close(clean=False)
+
+
+def test_store_that_is_not_mounted_costs_nothing(tiered_world):
+    tiered_world.unmount_store(0)
+    tiered_world.check()
+    assert tiered_world.log.log_start_offset == 0
+
+
+def test_copies_stay_until_the_log_start_above_them_is_durable(tiered_world):
+    world = tiered_world
+    before = set(world.store.objects)
+    end = world.log.local_start_offset
+    assert delete_records(world.log, end, world.partition.high_watermark) == end
+    world.note_log_start()
+    world.tick(1)
+    assert set(world.store.objects) == before
+    world.kill_worker(0)  # the log start goes back
+    world.tick(2)
+    world.check()
+    delete_records(world.log, end, world.partition.high_watermark)
+    world.start = end
+    world.note_log_start()
+    world.tick(2)
+    assert not world.store.objects

@@ -1,7 +1,9 @@
 """What the store has of a partition: asked for, and the log brought together with it.
 
 A list is asked for when a partition is placed, by a leader again after each failure, and by a
-follower now and then. A log whose disk has lost offsets that the store has goes on behind them if
+follower now and then. An empty one is not believed where only the store has the beginning of the
+log: a directory that is not mounted looks like that. It counts as a store that fails, and nothing
+of the log is given up. A log whose disk has lost offsets that the store has goes on behind them if
 it is empty; else nothing of it is copied any more.
 """
 
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import logging
 
+from shmbroker import logs
 from shmbroker.log.retiring import advance_log_start
 from shmbroker.log.truncation import truncate_fully
 from shmbroker.tier.remote_log import RemoteLog, RemoteSegment
@@ -52,6 +55,25 @@ class Lists:
         remote.is_asked = self.table.ask(TIER_LOAD, "TierLoad", remote.name(), on_answer)
 
     def _take(self, remote: Remote, segments: list[RemoteSegment]) -> None:
+        log = remote.partition.log
+        if (
+            not segments
+            and remote.partition.is_leader
+            and log.log_start_offset < log.segments[0].base_offset
+        ):
+            remote.failed(self.table.steady_ms())
+            mounted = "is it mounted, and the right one? It is looked at again"
+            logger.error(
+                "%s-%d: the remote store has nothing of it, and should have offsets from %d to %d: "
+                "%s",
+                remote.partition.topic,
+                remote.partition.partition,
+                log.log_start_offset,
+                log.segments[0].base_offset - 1,
+                mounted,
+                extra=logs.seldom(mounted),
+            )
+            return
         remote.succeeded()
         remote.log = RemoteLog(segments)
         remote.is_loaded = remote.is_current = True

@@ -4,6 +4,8 @@ Rules of this file:
 * Only leaders call it, with a list that is current.
 * A segment is copied when all of it is below the last stable offset, and on the disk: what a power
   cut takes from the log must not be in the store either.
+* A copy is deleted when the log start above it is durable: a log start that went back after a crash
+  would have a hole behind it.
 * After a failure the list is asked for again: nobody knows what the store has kept of the copy.
 """
 
@@ -111,7 +113,7 @@ class Uploads:
 
     def _delete_ended(self, remote: Remote) -> None:
         """Have copies deleted of which nothing is readable any more."""
-        if remote.deleting or remote.is_given_up:
+        if remote.deleting or remote.is_given_up or self.table.store.is_log_start_moved:
             return
         gone = remote.log.ended_by(remote.partition.log.log_start_offset)
         if not gone:

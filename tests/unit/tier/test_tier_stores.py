@@ -149,3 +149,14 @@ def test_names_that_are_no_store_are_refused(url, complaint):
 def test_store_has_a_place_of_its_own_unless_named():
     assert store_url(None, "/data/a b") == "file:///data/a%20b/tier-store"
     assert store_url("s3://b", "/data") == "s3://b"
+
+
+def test_nothing_is_deleted_where_the_directory_is_gone(tmp_path):
+    store = open_store(f"file://{tmp_path}/archive")
+    store.put("cluster/t/0/1.log", b"content")
+    os.rename(tmp_path / "archive", tmp_path / "away")
+    with pytest.raises(StoreFault):
+        store.delete(["cluster/t/0/1.log"])
+    os.rename(tmp_path / "away", tmp_path / "archive")
+    store.delete(["cluster/t/0/1.log"])
+    assert list(store.list_objects("cluster/")) == []
