@@ -45,6 +45,9 @@ ENDS = (LATEST, EARLIEST, EARLIEST_LOCAL)
 SEARCH_S = 0.005
 """How long one step may search: a single batch may take ten times that."""
 
+_FAR = 2**63 - 1
+"""A time that no record has: looking for it waits until it is known what the store has."""
+
 VERSION_OF_SENTINEL = {
     LATEST: 1,
     EARLIEST: 1,
@@ -199,6 +202,22 @@ def _find(
 
     wanted = timestamp
     if timestamp == MAX_TIMESTAMP:
+        if tiering.is_older_here(partition, _FAR):
+
+            def on_known(error: int, *_: int) -> None:
+                if error:
+                    row["error_code"] = error
+                else:
+                    try:
+                        _find(broker, partition, timestamp, version, is_committed, row, pending)
+                    except StorageFault as fault:
+                        broker.on_storage_fault(partition, fault)
+                        row["error_code"] = error_codes.KAFKA_STORAGE_ERROR
+                pending.on_row()
+
+            pending.count += 1
+            tiering.find_time(partition, _FAR, on_known)
+            return
         wanted = tiering.max_timestamp(partition)
         if wanted < 0 or wanted < max_timestamp(log)[0]:
             find_here()

@@ -1,5 +1,6 @@
 """ListOffsets of a leader that does not know its high watermark yet (KIP-207)."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,19 +50,23 @@ def ask(high_watermark: int, epoch_start: int, timestamp: int, version: int) -> 
     partition.leader_epoch = 4
     partition.high_watermark = high_watermark
     partition.epoch_start_offset = epoch_start
-    worker = SimpleNamespace(
+    answer = finish(steps_of(partition, timestamp, SimpleNamespace(api_version=version), NoTier()))
+    (row,) = answer["topics"][0]["partitions"]
+    return row.get("error_code", 0), row["offset"]
+
+
+def steps_of(partition: Partition, timestamp: int, call: Any, tiering: Any) -> Any:
+    """The steps of the API for one partition."""
+    worker: Any = SimpleNamespace(
         image=SimpleNamespace(
             topics_by_name={"t": SimpleNamespace(topic_id=TOPIC_ID, partitions=[None])}
         ),
         partitions=Partitions({partition_key(TOPIC_ID, 0): partition}),
-        tiering=NoTier(),
+        tiering=tiering,
     )
     asked = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
     body = {"isolation_level": 0, "topics": [{"name": "t", "partitions": [asked]}]}
-    steps = list_offsets.answer(worker, SimpleNamespace(api_version=version), body)
-    answer = finish(steps)
-    (row,) = answer["topics"][0]["partitions"]
-    return row.get("error_code", 0), row["offset"]
+    return list_offsets.answer(worker, call, body)
 
 
 @pytest.mark.parametrize(
@@ -87,3 +92,40 @@ def test_what_may_go_back_is_not_told(
 def test_the_error_is_one_that_the_client_knows(version: int) -> None:
     code = error_codes.LEADER_NOT_AVAILABLE if version < 5 else NOT_AVAILABLE
     assert ask(8, 9, LATEST, version) == ask(8, 9, 108, version) == (code, -1)
+
+
+class LateTier:
+    """A store whose list is on its way; its record 1 has the time 500."""
+
+    def __init__(self) -> None:
+        self.is_loaded = False
+        self.waiting: list[Callable[[int, int, int], None]] = []
+
+    def is_older_here(self, _: Partition, timestamp: int) -> bool:
+        return not self.is_loaded or timestamp <= 500
+
+    def max_timestamp(self, _: Partition) -> int:
+        return 500 if self.is_loaded else -1
+
+    def find_time(self, _: Partition, __: int, on_done: Callable[[int, int, int], None]) -> None:
+        self.waiting.append(on_done)
+
+
+@pytest.mark.parametrize("error", [NONE, error_codes.REQUEST_TIMED_OUT])
+def test_largest_timestamp_waits_until_it_is_known_what_the_store_has(error: int) -> None:
+    log: Any = Log()
+    partition = Partition(partition_key(TOPIC_ID, 0), "t", TOPIC_ID, 0, log)
+    partition.is_leader, partition.high_watermark = True, 10
+    replies: list[dict[str, Any]] = []
+    tier = LateTier()
+    call = SimpleNamespace(api_version=7, reply=replies.append)
+    assert finish(steps_of(partition, MAX_TIMESTAMP, call, tier)) is None
+    tier.is_loaded = True
+    tier.waiting.pop()(error, -1, -1)
+    if not error:
+        assert not replies
+        tier.waiting.pop()(NONE, 500, 1)
+    (row,) = replies[0]["topics"][0]["partitions"]
+    assert not tier.waiting
+    found = row.get("error_code", NONE), row["timestamp"], row["offset"]
+    assert found == ((error, -1, -1) if error else (NONE, 500, 1))
