@@ -11,6 +11,8 @@ told before: the end, and a time after what is known, are answered with OFFSET_N
 (KIP-207), as they would go back.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from shmbroker import clock
@@ -154,11 +156,8 @@ def _look_up(
     elif timestamp in VERSION_OF_SENTINEL and timestamp != MAX_TIMESTAMP:
         _fill(partition, row, version, -1, _end(broker, partition, timestamp))
     else:
-        try:
-            _find(broker, partition, timestamp, version, is_committed, row, pending)
-        except StorageFault as fault:
-            broker.on_storage_fault(partition, fault)
-            row["error_code"] = error_codes.KAFKA_STORAGE_ERROR
+        find = partial(_find, broker, partition, timestamp, version, is_committed, row, pending)
+        _look(broker, partition, row, find)
 
 
 def _end(broker: BrokerContext, partition: Partition, which: int) -> int:
@@ -179,6 +178,17 @@ def _end(broker: BrokerContext, partition: Partition, which: int) -> int:
     return int(log.log_start_offset) if log.log_start_offset == log.local_start_offset else -1
 
 
+def _look(
+    broker: BrokerContext, partition: Partition, row: dict[str, Any], look: Callable[[], None]
+) -> None:
+    """Look for something in the log; the row says where the disk refuses."""
+    try:
+        look()
+    except StorageFault as fault:
+        broker.on_storage_fault(partition, fault)
+        row["error_code"] = error_codes.KAFKA_STORAGE_ERROR
+
+
 def _find(
     broker: BrokerContext,
     partition: Partition,
@@ -191,6 +201,7 @@ def _find(
     """The first record that isn't older, first among what only the remote store has."""
     log = partition.log
     tiering = broker.tiering
+    again = partial(_find, broker, partition, timestamp, version, is_committed, row, pending)
 
     def find_here() -> None:
         found: tuple[int, int] | None
@@ -208,11 +219,7 @@ def _find(
                 if error:
                     row["error_code"] = error
                 else:
-                    try:
-                        _find(broker, partition, timestamp, version, is_committed, row, pending)
-                    except StorageFault as fault:
-                        broker.on_storage_fault(partition, fault)
-                        row["error_code"] = error_codes.KAFKA_STORAGE_ERROR
+                    _look(broker, partition, row, again)
                 pending.on_row()
 
             pending.count += 1
@@ -230,7 +237,7 @@ def _find(
         if error:
             row["error_code"] = error
         elif offset < 0:
-            find_here()
+            _look(broker, partition, row, find_here)
         else:
             _fill_found(partition, row, version, is_committed, found_timestamp, offset)
         pending.on_row()

@@ -8,6 +8,7 @@ import pytest
 
 from shmbroker.apis.broker import list_offsets
 from shmbroker.broker.tier_port import NoTier
+from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key
 from shmbroker.log.config import LogConfig
 from shmbroker.replica.partition import Partition, Partitions
@@ -55,7 +56,9 @@ def ask(high_watermark: int, epoch_start: int, timestamp: int, version: int) -> 
     return row.get("error_code", 0), row["offset"]
 
 
-def steps_of(partition: Partition, timestamp: int, call: Any, tiering: Any) -> Any:
+def steps_of(
+    partition: Partition, timestamp: int, call: Any, tiering: Any, on_storage_fault: Any = None
+) -> Any:
     """The steps of the API for one partition."""
     worker: Any = SimpleNamespace(
         image=SimpleNamespace(
@@ -63,6 +66,7 @@ def steps_of(partition: Partition, timestamp: int, call: Any, tiering: Any) -> A
         ),
         partitions=Partitions({partition_key(TOPIC_ID, 0): partition}),
         tiering=tiering,
+        on_storage_fault=on_storage_fault,
     )
     asked = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
     body = {"isolation_level": 0, "topics": [{"name": "t", "partitions": [asked]}]}
@@ -129,3 +133,26 @@ def test_largest_timestamp_waits_until_it_is_known_what_the_store_has(error: int
     assert not tier.waiting
     found = row.get("error_code", NONE), row["timestamp"], row["offset"]
     assert found == ((error, -1, -1) if error else (NONE, 500, 1))
+
+
+def test_a_disk_that_refuses_after_the_store_had_nothing_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log: Any = Log()
+    partition = Partition(partition_key(TOPIC_ID, 0), "t", TOPIC_ID, 0, log)
+    partition.is_leader, partition.high_watermark = True, 10
+    fault = StorageFault("no", "t-0")
+
+    def refuse(*_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(list_offsets, "offset_for_timestamp", refuse)
+    replies: list[dict[str, Any]] = []
+    faults: list[StorageFault] = []
+    tier = LateTier()
+    call = SimpleNamespace(api_version=7, reply=replies.append)
+    steps = steps_of(partition, 200, call, tier, lambda _, found: faults.append(found))
+    assert finish(steps) is None
+    tier.waiting.pop()(NONE, -1, -1)
+    (row,) = replies[0]["topics"][0]["partitions"]
+    assert row["error_code"] == error_codes.KAFKA_STORAGE_ERROR and faults == [fault]
