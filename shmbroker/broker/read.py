@@ -145,9 +145,9 @@ class DelayedRead(DelayedOperation):
         which = sorted([places[key] for key in keys])
         lookup = self.reader.lookup
         found, total, must_answer = lookup.look_up(self, [partitions[place] for place in which])
+        if lookup.is_cold:
+            return self.try_complete()
         for place, result in zip(which, found, strict=True):
-            if lookup.is_cold:
-                return self.try_complete()
             results[place] = result
         if total < self.min_bytes and not must_answer:
             if total:
