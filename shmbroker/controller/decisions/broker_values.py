@@ -50,41 +50,39 @@ def together_complaint(
     name: str, changes: Changes, image: MetadataImage, config: BrokerConfig
 ) -> str | None:
     """What is wrong with these changes (None takes a setting away) of a broker or, without a name,
-    of all; None: nothing."""
+    of all; None: nothing. What the first ones compare with is what holds before the changes."""
     values = {key: value for key, value in changes.items() if value is not None}
+    own = image.config(BROKER_RESOURCE, name) if name else {}
+    before = broker_layers(config, own, image.config(BROKER_RESOURCE, ""))
     return (
-        _cleaner_complaint(name, values, image, config)
-        or _pool_complaint(name, values, image, config)
-        or _per_ip_complaint(name, values, image, config)
+        _cleaner_complaint(values, config, before)
+        or _pool_complaint(values, config, before)
+        or _per_ip_complaint(values, config, before)
         or _local_complaint(name, changes, image, config)
     )
 
 
 def _per_ip_complaint(
-    name: str, values: Mapping[str, str], image: MetadataImage, config: BrokerConfig
+    values: Mapping[str, str], config: BrokerConfig, before: Layers
 ) -> str | None:
     """Complain where nobody is let in and no override lets anybody in (Kafka `KafkaConfig`)."""
     if int(values.get(_PER_IP, "1")) > 0:
         return None
-    own = image.config(BROKER_RESOURCE, name) if name else {}
-    layers = broker_layers(config, own, image.config(BROKER_RESOURCE, ""))
-    overrides = values.get(_OVERRIDES, effective_broker_config(_OVERRIDES, config, layers))
+    overrides = values.get(_OVERRIDES, effective_broker_config(_OVERRIDES, config, before))
     if overrides.strip():
         return None
     return f"requirement failed: {_PER_IP} can be set to zero only if {_OVERRIDES} property is set."
 
 
 def _cleaner_complaint(
-    name: str, values: Mapping[str, str], image: MetadataImage, config: BrokerConfig
+    values: Mapping[str, str], config: BrokerConfig, before: Layers
 ) -> str | None:
     """How compaction's threads and memory may change (Kafka `LogCleaner`, `KafkaConfig`)."""
     if not values.keys() & {_CLEANER_THREADS, _CLEANER_MEMORY}:
         return None
-    own = image.config(BROKER_RESOURCE, name) if name else {}
-    layers = broker_layers(config, own, image.config(BROKER_RESOURCE, ""))
-    current = effective_broker_config(_CLEANER_THREADS, config, layers)
+    current = effective_broker_config(_CLEANER_THREADS, config, before)
     threads = int(values.get(_CLEANER_THREADS, current))
-    memory = effective_broker_config(_CLEANER_MEMORY, config, layers)
+    memory = effective_broker_config(_CLEANER_MEMORY, config, before)
     memory = int(values.get(_CLEANER_MEMORY, memory))
     refusal = None
     if threads < 1:
@@ -100,16 +98,12 @@ def _cleaner_complaint(
     return _REFUSED.format(f"Log cleaner threads {refusal}")
 
 
-def _pool_complaint(
-    name: str, values: Mapping[str, str], image: MetadataImage, config: BrokerConfig
-) -> str | None:
+def _pool_complaint(values: Mapping[str, str], config: BrokerConfig, before: Layers) -> str | None:
     """In which steps pools of threads grow and shrink (Kafka `DynamicThreadPool`)."""
-    own = image.config(BROKER_RESOURCE, name) if name else {}
-    layers = broker_layers(config, own, image.config(BROKER_RESOURCE, ""))
     for pool in THREAD_POOLS:
         if pool not in values:
             continue
-        threads, current = int(values[pool]), effective_broker_config(pool, config, layers)
+        threads, current = int(values[pool]), effective_broker_config(pool, config, before)
         if threads < current // 2:
             refusal = f"value should be at least half the current value {current}"
         elif threads > current * 2:
