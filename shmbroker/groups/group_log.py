@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from struct import Struct
 
-from shmbroker.crc32c import crc32c
 from shmbroker.errors import ProtocolFault, StorageFault
 from shmbroker.groups.consumer import records as consumer_records
 from shmbroker.groups.offset_store import NO_EXPIRY
@@ -32,11 +31,9 @@ from shmbroker.records.batch import (
     iterate_records,
 )
 from shmbroker.records.batch_layout import (
-    ATTRIBUTES_POSITION,
     BASE_TIMESTAMP_POSITION,
     CONTROL_BIT,
     CONTROL_COMMIT,
-    CRC_POSITION,
     H_ATTRIBUTES,
     H_BASE_OFFSET,
     H_LAST_OFFSET_DELTA,
@@ -44,6 +41,7 @@ from shmbroker.records.batch_layout import (
     NO_SEQUENCE,
     TRANSACTIONAL_BIT,
 )
+from shmbroker.records.stamping import seal
 from shmbroker.wire import coordinator_records, error_codes
 from shmbroker.wire.coordinator_records import GROUP, GROUP_METADATA, OFFSET_COMMIT
 from shmbroker.wire.primitives import uvarint
@@ -76,7 +74,6 @@ _MOVING = Struct(">qiBq")
 """The offset, the leader epoch, empty metadata, the commit's time."""
 _MOVING_AT = 2
 """Behind the version."""
-_CRC = Struct(">I")
 _TOPIC_ID = b"\0\x10"
 """Tag 0, of 16 bytes."""
 
@@ -184,7 +181,7 @@ class CommitBatch:
         view = self._view
         _MOVING.pack_into(view, self._value_at + _MOVING_AT, offset, leader_epoch, 1, commit_ms)
         _TIMES.pack_into(view, BASE_TIMESTAMP_POSITION, commit_ms, commit_ms)
-        _CRC.pack_into(view, CRC_POSITION, crc32c(view[ATTRIBUTES_POSITION:]))
+        seal(view)
         return _store(partition, view, 0, commit_ms)
 
 

@@ -33,5 +33,10 @@ def stamped(batch: memoryview, max_timestamp: int, *, is_log_append_time: bool) 
     _INT16.pack_into(copy, ATTRIBUTES_POSITION, attributes)
     _INT64.pack_into(copy, MAX_TIMESTAMP_POSITION, max_timestamp)
     view = memoryview(copy)
-    _UINT32.pack_into(copy, CRC_POSITION, crc32c(view[ATTRIBUTES_POSITION:]))
+    seal(view)
     return view
+
+
+def seal(batch: memoryview) -> None:
+    """Give a whole batch, in place, the CRC of what stands behind it."""
+    _UINT32.pack_into(batch, CRC_POSITION, crc32c(batch[ATTRIBUTES_POSITION:]))
