@@ -156,8 +156,7 @@ def _look_up(
     elif timestamp in VERSION_OF_SENTINEL and timestamp != MAX_TIMESTAMP:
         _fill(partition, row, version, -1, _end(broker, partition, timestamp))
     else:
-        find = partial(_find, broker, partition, timestamp, version, is_committed, row, pending)
-        _look(broker, partition, row, find)
+        _Search(broker, partition, timestamp, version, is_committed, row, pending).begin()
 
 
 def _end(broker: BrokerContext, partition: Partition, which: int) -> int:
@@ -178,72 +177,80 @@ def _end(broker: BrokerContext, partition: Partition, which: int) -> int:
     return int(log.log_start_offset) if log.log_start_offset == log.local_start_offset else -1
 
 
-def _look(
-    broker: BrokerContext, partition: Partition, row: dict[str, Any], look: Callable[[], None]
-) -> None:
-    """Look for something in the log; the row says where the disk refuses."""
-    try:
-        look()
-    except StorageFault as fault:
-        broker.on_storage_fault(partition, fault)
-        row["error_code"] = error_codes.KAFKA_STORAGE_ERROR
+class _Search:
+    """Looks for the first record of a partition that isn't older than a time, or has the largest,
+    first among what only the remote store has; fills its row in, now or later."""
 
+    def __init__(
+        self,
+        broker: BrokerContext,
+        partition: Partition,
+        timestamp: int,
+        version: int,
+        is_committed: bool,
+        row: dict[str, Any],
+        pending: Pending,
+    ) -> None:
+        self._broker = broker
+        self._partition = partition
+        self._timestamp = timestamp
+        self._fill = partial(_fill_found, partition, row, version, is_committed)
+        self._row = row
+        self._pending = pending
 
-def _find(
-    broker: BrokerContext,
-    partition: Partition,
-    timestamp: int,
-    version: int,
-    is_committed: bool,
-    row: dict[str, Any],
-    pending: Pending,
-) -> None:
-    """The first record that isn't older, first among what only the remote store has."""
-    log = partition.log
-    tiering = broker.tiering
-    again = partial(_find, broker, partition, timestamp, version, is_committed, row, pending)
+    def begin(self) -> None:
+        """Look; where the disk refuses, the row says so."""
+        self._look(self._find)
 
-    def find_here() -> None:
+    def _look(self, look: Callable[[], None]) -> None:
+        try:
+            look()
+        except StorageFault as fault:
+            self._broker.on_storage_fault(self._partition, fault)
+            self._row["error_code"] = error_codes.KAFKA_STORAGE_ERROR
+
+    def _find(self) -> None:
+        tiering, partition = self._broker.tiering, self._partition
+        wanted = self._timestamp
+        if wanted == MAX_TIMESTAMP:
+            if tiering.is_older_here(partition, _FAR):
+                self._ask_store(_FAR, lambda _timestamp, _offset: self._find())
+                return
+            wanted = tiering.max_timestamp(partition)
+            if wanted < 0 or wanted < max_timestamp(partition.log)[0]:
+                self._find_here()
+                return
+        if tiering.is_older_here(partition, wanted):
+            self._ask_store(wanted, self._take)
+        else:
+            self._find_here()
+
+    def _find_here(self) -> None:
+        log = self._partition.log
         found: tuple[int, int] | None
-        if timestamp == MAX_TIMESTAMP:
+        if self._timestamp == MAX_TIMESTAMP:
             found = max_timestamp(log)
         else:
-            found = offset_for_timestamp(log, timestamp)
-        _fill_found(partition, row, version, is_committed, *(found or (-1, -1)))
+            found = offset_for_timestamp(log, self._timestamp)
+        self._fill(*(found or (-1, -1)))
 
-    wanted = timestamp
-    if timestamp == MAX_TIMESTAMP:
-        if tiering.is_older_here(partition, _FAR):
-
-            def on_known(error: int, *_: int) -> None:
-                if error:
-                    row["error_code"] = error
-                else:
-                    _look(broker, partition, row, again)
-                pending.on_row()
-
-            pending.count += 1
-            tiering.find_time(partition, _FAR, on_known)
-            return
-        wanted = tiering.max_timestamp(partition)
-        if wanted < 0 or wanted < max_timestamp(log)[0]:
-            find_here()
-            return
-    if not tiering.is_older_here(partition, wanted):
-        find_here()
-        return
-
-    def on_found(error: int, found_timestamp: int, offset: int) -> None:
-        if error:
-            row["error_code"] = error
-        elif offset < 0:
-            _look(broker, partition, row, find_here)
+    def _take(self, timestamp: int, offset: int) -> None:
+        """What the store has found; a negative offset: nothing."""
+        if offset < 0:
+            self._find_here()
         else:
-            _fill_found(partition, row, version, is_committed, found_timestamp, offset)
-        pending.on_row()
+            self._fill(timestamp, offset)
 
-    pending.count += 1
-    tiering.find_time(partition, wanted, on_found)
+    def _ask_store(self, timestamp: int, on_found: Callable[[int, int], None]) -> None:
+        def on_done(error: int, found_timestamp: int, offset: int) -> None:
+            if error:
+                self._row["error_code"] = error
+            else:
+                self._look(partial(on_found, found_timestamp, offset))
+            self._pending.on_row()
+
+        self._pending.count += 1
+        self._broker.tiering.find_time(self._partition, timestamp, on_done)
 
 
 def _visible_end(partition: Partition, is_committed: bool) -> int:
