@@ -71,14 +71,17 @@ def append_seconds(log, first, end):
         log.append(memoryview(batch), 0, second * 1000, 0, 0)
 
 
-def check_times(log, end):
-    """Each record is found by its time, and no segment expires before its newest record does."""
+def check_times_of(directory, end):
+    """Of a log that is opened again each record is found by its time, and no segment expires before
+    its newest record does."""
+    log = open_with(directory, 36)
     for second in range(end):
         assert offset_for_timestamp(log, second * 1000) == (second * 1000, second)
     newest = [segment.max_timestamp for segment in log.segments]
     assert newest == [(following.base_offset - 1) * 1000 for following in log.segments[1:]] + [
         (end - 1) * 1000
     ]
+    log.close(clean=False)
 
 
 def test_full_time_index_ends_a_segment(tmp_path):
@@ -87,9 +90,7 @@ def test_full_time_index_ends_a_segment(tmp_path):
     # Two entries, and a place for the last one. Position 0 gets none (as with Kafka 4.2.1).
     assert [segment.base_offset for segment in log.segments] == [0, 3, 6, 9, 12, 15, 18]
     log.close(clean=True)
-    log = open_with(tmp_path / "t-0", 36)
-    check_times(log, 20)
-    log.close(clean=False)
+    check_times_of(tmp_path / "t-0", 20)
 
 
 def test_full_index_ends_a_segment_though_the_settings_change_before(tmp_path):
@@ -108,9 +109,7 @@ def test_times_are_known_after_the_index_may_hold_less(tmp_path):
     append_seconds(log, 10, 20)
     assert log.segments[1].base_offset == 10
     log.close(clean=True)
-    log = open_with(tmp_path / "t-0", 36)
-    check_times(log, 20)
-    log.close(clean=False)
+    check_times_of(tmp_path / "t-0", 20)
 
 
 def test_times_are_known_where_an_index_is_lost_and_may_not_be_as_long(tmp_path):
@@ -120,9 +119,7 @@ def test_times_are_known_where_an_index_is_lost_and_may_not_be_as_long(tmp_path)
     append_seconds(log, 10, 20)
     log.close(clean=True)
     (tmp_path / "t-0" / "00000000000000000000.timeindex").unlink()
-    log = open_with(tmp_path / "t-0", 36)
-    check_times(log, 20)
-    log.close(clean=False)
+    check_times_of(tmp_path / "t-0", 20)
 
 
 def test_times_are_known_while_the_disk_refuses_every_index(tmp_path, monkeypatch):
