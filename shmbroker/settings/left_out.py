@@ -95,9 +95,9 @@ LEFT_OUT = {name: reason for reason, names in _BY_REASON.items() for name in nam
 
 def left_out_complaint(names: Collection[str]) -> str:
     """What to tell who has set some of them."""
-    of_kafka = "is a setting" if len(names) == 1 else "are settings"
-    nothing = "means" if len(names) == 1 else "mean"
+    what = "is a setting" if len(names) == 1 else "are settings"
+    means = "means" if len(names) == 1 else "mean"
     return (
-        f"{', '.join(sorted(names))} {of_kafka} of Apache Kafka that {nothing} nothing here; left "
-        "out (shmbroker config explain NAME says why)."
+        f"{', '.join(sorted(names))} {what} of Apache Kafka that {means} nothing here; left out "
+        "(shmbroker config explain NAME says why)."
     )
