@@ -188,6 +188,7 @@ class Clients:
             gateway.lending.on_closed(connection)
         self.show_open()
         gateway.results.cancel_reads(connection)
+        gateway.fetch.implied.end(connection)
 
     def on_ended_away(self, connection: Connection) -> None:
         """One that was lent has ended where it was."""

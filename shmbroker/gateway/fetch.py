@@ -12,7 +12,9 @@ of the follower.
     A  in a session, where nothing changes       `fetch_in_session`
     B  of one partition, known by its bytes      `fetch_known`; the answer may be (`fetch_ahead`)
     C  in a session, with changes                `fetch_in_session`
-    D  any that names all its partitions         here: walked if large (`fetch_rows`), else decoded
+    D  any that names all its partitions         here: walked if large (`fetch_rows`), else decoded;
+                                                 where they are many and the same each time, in a
+                                                 session that is not told of (`fetch_implied`)
 
 Rules of this file:
 * Followers are siblings and read over the rings: a client that claims to be a replica is none (6).
@@ -41,6 +43,7 @@ from shmbroker.gateway.fetch_answer import (
     FetchAnswer,
     size_about,
 )
+from shmbroker.gateway.fetch_implied import ImpliedSessions, is_large
 from shmbroker.gateway.fetch_in_session import NOTHING_CHANGES, SessionFetches, end_at_broker
 from shmbroker.gateway.fetch_known import (
     OFFSET,
@@ -119,13 +122,17 @@ class FetchApi:
         same."""
         self._keys: Known[bytes, list[bytes]] = Known(TOPICS_MAX)
         ids = SESSION_IDS // (workers + guests)
+        mine = range(place * ids, (place + 1) * ids)
         self.sessions = FetchSessions(
-            range(place * ids, (place + 1) * ids),
+            mine,
             int.from_bytes(os.urandom(4), "big"),
             -(-gateway.config["max.incremental.fetch.session.cache.slots"] // workers),
             on_removed=end_at_broker,
         )
         self._in_session = SessionFetches(gateway, self.sessions)
+        self.implied = ImpliedSessions(
+            gateway, range(SESSION_IDS + mine.start, SESSION_IDS + mine.stop)
+        )
         self.ahead = FetchAhead(gateway)
 
     def submit(
@@ -198,6 +205,10 @@ class FetchApi:
             request.wanted = {} if body.replica_id < 0 else None
         if version >= SESSIONS_FROM and body.session_id:
             self._in_session.end(connection, body.session_id)
+        if body.session_epoch == NO_SESSION and body.replica_id < 0 and is_large(body):
+            is_taken = self.implied.submit(request, body)
+            if is_taken is not None:
+                return is_taken
         return self._submit_full(request, body)  # D
 
     def _submit_known(
@@ -287,9 +298,10 @@ class FetchApi:
         forget_gone(self.known, image)
         for topic_id in [one for one in self._keys if one not in image.topics_by_id]:
             del self._keys[topic_id]
-        for session in self.sessions.sessions.values():
-            if session.image is not image:
-                session.image = None
+        for sessions in (self.sessions, self.implied.sessions):
+            for session in sessions.sessions.values():
+                if session.image is not image:
+                    session.image = None
 
     def _keys_of(self, image: TopicImage) -> list[bytes]:
         """The keys on the rings of a topic's partitions, and perhaps of more."""

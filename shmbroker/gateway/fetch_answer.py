@@ -13,6 +13,7 @@ Rules of this file:
 from __future__ import annotations
 
 from struct import Struct
+from typing import NamedTuple
 
 from shmbroker.gateway.fetch_rows import FLEXIBLE_FROM, SESSIONS_FROM, TOPIC_IDS_FROM
 from shmbroker.ipc.passed_files import INLINE_BYTES, FileSlice
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     Topics = Sequence[tuple[str, bytes, list[Answer]]]
     """Name, id, partitions."""
 
-# Places in an Answer; the first is the partition's index.
+# Places in an Answer.
+A_INDEX = 0
 A_ERROR = 1
 A_HIGH_WATERMARK = 2
 A_LAST_STABLE_OFFSET = 3
@@ -78,6 +80,15 @@ def new_answer(index: int, error: int = error_codes.NONE) -> Answer:
     return [index, error, -1, -1, -1, None, 0, -1, -1, None]
 
 
+class Untold(NamedTuple):
+    """What stands in an answer beside the topics that are told of, packed."""
+
+    topic_count: int
+    topics: bytes
+    rest: list[tuple[int, bytes]]
+    """For each topic that is told of, how many partitions it has besides, and their rows."""
+
+
 class FetchAnswer:
     """One answer that is put together. `connection` is told of leaders by its own listener."""
 
@@ -91,7 +102,12 @@ class FetchAnswer:
         """Whom its rows name as leaders."""
 
     def parts(
-        self, topics: Topics, isolation: int, session_id: int, correlation_id: int
+        self,
+        topics: Topics,
+        isolation: int,
+        session_id: int,
+        correlation_id: int,
+        untold: Untold | None = None,
     ) -> list[Part]:
         """What is sent: bytes and slices of files, the frame's size first of all."""
         version = self._version
@@ -105,13 +121,18 @@ class FetchAnswer:
         if total > LENT_BYTES_MAX:
             self._connection.asked_other_at = self._connection.last_active
         piece(HEAD.pack(0, 0, session_id) if version >= SESSIONS_FROM else bytes(4))
-        piece(array_head(len(topics), is_flexible))
+        others = rest_count = 0
+        if untold is not None:
+            others = untold.topic_count
+        piece(array_head(len(topics) + others, is_flexible))
         middle = no_aborted(isolation, version)
-        nothing = middle + (b"\x01" + _NO_TAGS if is_flexible else bytes(4))
+        nothing = nothing_told(isolation, version)
         pack_v5 = PARTITION_V5.pack
-        for name, topic_id, answers in topics:
+        for place, (name, topic_id, answers) in enumerate(topics):
             piece(named(name, topic_id, version))
-            piece(array_head(len(answers), is_flexible))
+            if untold is not None:
+                rest_count, rest = untold.rest[place]
+            piece(array_head(len(answers) + rest_count, is_flexible))
             for row in answers:
                 index, error, high, stable, log_start, where, length, epoch, _, ended = row
                 if version >= LOG_START_FROM:
@@ -139,8 +160,12 @@ class FetchAnswer:
                         pieces.clear()
                 if is_flexible:
                     piece(self._tags(row, name, topic_id) if error or epoch >= 0 else _NO_TAGS)
+            if rest_count:
+                piece(rest)
             if is_flexible:
                 piece(_NO_TAGS)
+        if untold is not None:
+            piece(untold.topics)
         if is_flexible:
             piece(self._node_endpoints() if self._leaders else _NO_TAGS)
         joined = b"".join(pieces)
@@ -193,6 +218,19 @@ def named(name: str, topic_id: bytes, version: int) -> bytes:
     if version >= FLEXIBLE_FROM:
         return uvarint(len(encoded) + 1) + encoded
     return len(encoded).to_bytes(2, "big") + encoded
+
+
+def packed_head(answer: Answer, version: int) -> bytes:
+    """The numbers with which the row of a partition begins."""
+    if version >= LOG_START_FROM:
+        return PARTITION_V5.pack(*answer[: A_LOG_START_OFFSET + 1])
+    return PARTITION_V4.pack(*answer[: A_LAST_STABLE_OFFSET + 1])
+
+
+def nothing_told(isolation: int, version: int) -> bytes:
+    """What is behind these numbers where there are no records and no error."""
+    is_flexible = version >= FLEXIBLE_FROM
+    return no_aborted(isolation, version) + (b"\x01" + _NO_TAGS if is_flexible else bytes(4))
 
 
 def no_aborted(isolation: int, version: int) -> bytes:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from shmbroker.apis.contexts import RequestContext
     from shmbroker.gateway.connection import Connection
-    from shmbroker.gateway.fetch_answer import Answer
+    from shmbroker.gateway.fetch_answer import Answer, Topics
     from shmbroker.gateway.fetch_request import Wanted
     from shmbroker.gateway.fetch_rows import Asked
     from shmbroker.gateway.fetch_session import FetchSession, FetchSessions
@@ -103,7 +103,8 @@ class SessionFetches:
             or repeated.prefix != buffer[start + 8 : epoch_at]
         ):
             return None
-        return self._read(connection, session, repeated, correlation_id)
+        connection.session = session
+        return self.read(connection, session, repeated, correlation_id)
 
     def submit_changes(
         self, request: FetchRequest, body: Asked, buffer: bytearray, start: int, end: int
@@ -152,15 +153,15 @@ class SessionFetches:
             if _ID_AND_EPOCH.unpack_from(buffer, epoch_at - 4) == (session.id, session.epoch):
                 limits.prefix = bytes(buffer[start + 8 : epoch_at])
                 session.repeated = limits
-        return self._read(connection, session, limits, request.correlation_id)
+        connection.session = session
+        return self.read(connection, session, limits, request.correlation_id)
 
-    def _read(
+    def read(
         self, connection: Connection, session: FetchSession, limits: Limits, correlation_id: int
     ) -> bool:
-        """Ask for what the session has now."""
+        """Ask for what the session has now; False if the ring has no room."""
         gateway = self._gateway
         image = gateway.image
-        connection.session = session
         if session.image is not image:
             session.resolve(list(session.partitions), self._locator(connection, session))
             session.image = image
@@ -254,6 +255,7 @@ class SessionFetches:
         not told it, and knows nothing of it."""
         connection = request.connection
         throttle = connection.throttle
+        session_id = session.id if session.kept_rows is None else 0
         # Whether somebody else went on with the session while this request waited.
         is_stale = session.epoch != request.epoch
         error = error_codes.INVALID_FETCH_SESSION_EPOCH if is_stale else error_codes.NONE
@@ -264,17 +266,22 @@ class SessionFetches:
                 for answer in request.found.values()
                 if answer[A_LENGTH] or answer[A_ERROR]
             ]
+            if session.kept_rows is not None:
+                lengths += [0] * (len(session.partitions) - len(lengths))
             if throttle_ms := throttle.use_fetch(request, size_about(lengths)):
-                request.answer_top(error, session.id, throttle_ms)
+                request.answer_top(error, session_id, throttle_ms)
                 return
         if is_stale:
-            request.answer_top(error, session.id)
+            request.answer_top(error, session_id)
             return
-        request.topics = _settle(request, session)
+        topics: Topics = _settle(request, session)
+        untold = None
+        if session.kept_rows is not None:
+            topics, untold = session.kept_rows.beside(topics)
         session.is_in_step = session.host is not None and not has_failed
         made = FetchAnswer(self._gateway, connection, request.api_version)
         request.response = made.parts(
-            request.topics, request.isolation, session.id, request.correlation_id
+            topics, request.isolation, session_id, request.correlation_id, untold
         )
 
     # ── beginnings and ends ─────────────────────────────────────────────────────────────────────

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable
     from typing import Any
 
+    from shmbroker.gateway.fetch_implied import KeptRows
     from shmbroker.gateway.fetch_request import Limits
     from shmbroker.ipc.peer import Peer
     from shmbroker.metadata.image import MetadataImage
@@ -73,7 +74,7 @@ def next_epoch(epoch: int) -> int:
 
 
 class FetchSession:
-    """One client's partitions. `image`, `repeated` and `host` belong to the caller."""
+    """One client's partitions. `image`, `repeated`, `host` and `kept_rows` belong to the caller."""
 
     __slots__ = (
         "_changed",
@@ -88,6 +89,7 @@ class FetchSession:
         "id",
         "image",
         "is_in_step",
+        "kept_rows",
         "owner",
         "partitions",
         "repeated",
@@ -119,6 +121,9 @@ class FetchSession:
         does."""
         self.is_in_step = False
         """Whether that I/O worker keeps what is here, but for what has changed since."""
+        self.kept_rows: KeptRows | None = None
+        """What an answer says of partitions with nothing to tell, where the client knows of no
+        session and is told of all."""
         self.asked_last: list[Key] = []
         """The partitions that it keeps, in its order."""
         self._changed: dict[Key, None] = {}

@@ -302,6 +302,7 @@ class Guests:
         if has_gone:
             if session is not None:
                 self._gateway.fetch.sessions.remove(session)
+            self._gateway.fetch.implied.end(connection)
             del self.present[connection], self._going[connection]
             self._marked.discard(connection)
             self._usual.pop(connection, None)

@@ -313,6 +313,7 @@ class Lender:
         if session is not None:
             gateway.fetch.sessions.remove(session)
         connection.session = None
+        gateway.fetch.implied.end(connection)
         _, rest_s = self._stays.pop(connection, (0.0, RESTS_S[0] / 2))
         self._forget(connection)
         self._muted.discard(connection)

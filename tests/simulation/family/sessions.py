@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterable
 
 from shmbroker.broker.broker import Broker
 from shmbroker.broker.read_sessions import ReadSession
+from shmbroker.gateway.fetch import NO_SESSION
 from shmbroker.wire import error_codes
 from tests.simulation.family.clients import (
     FamilyClient,
@@ -114,6 +115,36 @@ def session_body(
             {"topic": topic, "partitions": [index]} for topic, index in forgotten
         ],
     }
+
+
+class FullReader(SessionReader):
+    """Reads as a client that knows of no sessions: each Fetch names all partitions of a broker,
+    from another one on each time, and each answer tells of all."""
+
+    def _fetch(
+        self, port: int, session: Session, offsets: dict[Place, int]
+    ) -> Generator[Wait, None, bool]:
+        mine = [place for place in offsets if self.leaders.get(place) == port]
+        self.random.shuffle(mine)
+        asked = {place: offsets[place] for place in mine}
+        body = session_body(session, asked, [], self.random.choice((0, 20, 200)))
+        body["session_epoch"] = NO_SESSION
+        try:
+            answer = yield from self.ask(port, "Fetch", 11, body)
+        except Disconnected:
+            for place in mine:
+                self.leaders.pop(place, None)
+            return False
+        assert (answer["error_code"], answer["session_id"]) == (0, 0)
+        told = {
+            (topic["topic"], row["partition_index"]): row
+            for topic in answer["responses"]
+            for row in topic["partitions"]
+        }
+        assert told.keys() == asked.keys()
+        for place, row in told.items():
+            self._take(place, row, offsets)
+        return True
 
 
 class Watch:

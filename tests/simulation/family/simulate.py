@@ -63,7 +63,7 @@ from tests.simulation.family.history import Place, Seen
 from tests.simulation.family.members import MODERN_SESSION_MS, Consumer, Modern
 from tests.simulation.family.network import Disconnected, Network, Script, Wait
 from tests.simulation.family.scheduler import CALL_S, Scheduler
-from tests.simulation.family.sessions import SessionReader, Watch
+from tests.simulation.family.sessions import FullReader, SessionReader, Watch
 from tests.simulation.family.system import System
 from tests.simulation.family.transaction_history import TransactionsSeen
 from tests.simulation.family.transactional import CommittedClient, CommittedReader, Instance
@@ -103,7 +103,8 @@ class Plan(NamedTuple):
     has_guests: bool = False
     """I/O workers serve the quiet ones among the connections."""
     has_sessions: bool = False
-    """Clients read in fetch sessions, too, which brokers keep however small they are."""
+    """Clients read in fetch sessions, too, which brokers keep however small they are, and in ones
+    that they don't know of."""
 
     reads_ahead: bool = False
     """Clients read on in one way, too, and gateways answer them from what brokers told before."""
@@ -299,6 +300,7 @@ class Simulation:
         if self.plan.has_sessions:
             for number in range(2):
                 SessionReader(network, f"session-reader-{number}", seen)
+            FullReader(network, "full-reader", seen)
         if self.plan.reads_ahead:
             for number in range(2):
                 AheadReader(network, f"ahead-reader-{number}", seen)
