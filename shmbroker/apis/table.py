@@ -4,8 +4,7 @@ Rules of this file:
 * The rows stand in api-key order. Each module carries the same head: API_KEY, NAME, VERSION_MIN,
   VERSION_MAX, VERSION_MIN_ADVERTISED, and `answer`, or for the hot ones a class.
 * What is not in here is not advertised, and a client that asks for it is disconnected, as Kafka
-  does with an API it does not know. A module with IS_CACHED = False answers the same bytes afresh
-  each time.
+  does with an API it does not know.
 """
 
 from typing import Any, NamedTuple
@@ -121,6 +120,13 @@ IN_NETWORK_WORKER: tuple[GatewayApi, ...] = (
 
 UNADVERTISED: tuple[GatewayApi, ...] = (get_telemetry_subscriptions, push_telemetry)
 """Answered in the network worker to clients that ask all the same, as Kafka does."""
+
+AFRESH: tuple[GatewayApi, ...] = (
+    describe_configs,  # levels of loggers change without a new image
+    describe_delegation_token,  # each client sees its own
+    get_telemetry_subscriptions,  # a client that has no instance id yet gets one of its own
+)
+"""Answered anew each time, where the answer to the same bytes is kept of the others."""
 
 IN_IO_WORKER: tuple[BrokerApi, ...] = (
     list_offsets,

@@ -38,6 +38,7 @@ from shmbroker.gateway.peeking import leave_rest, peek
 from shmbroker.gateway.poller import EPOLLIN, EPOLLOUT, HUNG_UP, set_interest
 from shmbroker.gateway.slow_readers import SlowReaders
 from shmbroker.gateway.stranger_frames import take_of_stranger
+from shmbroker.wire.api_keys import FETCH, PRODUCE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ TAIL_BYTES_MAX = 16 * 1024
 INFLIGHT_MAX = 256
 """Requests of one connection that may wait for results together."""
 
+PASSABLE = (PRODUCE, FETCH)
+"""What the first request in flight is while a Produce may start behind it."""
+
 ANSWERS_UNSENT_MAX = 16
 """Answers that may wait unsent while more frames of the same read are started."""
 
@@ -70,8 +74,6 @@ TLS_HANDSHAKE = 0x1603
 
 FRAME_SIZE_MIN = 10
 """Key, version, correlation id and the length of a client id."""
-
-PRODUCE = 0
 
 
 class Service(Reception, Protocol):
@@ -254,7 +256,7 @@ class EventLoop:
                         connection.collect()
                     if inflight and (
                         api_key != PRODUCE
-                        or inflight[0].api_key > 1
+                        or inflight[0].api_key not in PASSABLE
                         or len(inflight) >= INFLIGHT_MAX
                     ):
                         connection.is_held = True
@@ -410,7 +412,7 @@ class EventLoop:
             return
         if connection.is_held and not connection.is_blocked and not connection.waits_since:
             inflight = connection.inflight
-            if not inflight or inflight[0].api_key <= 1:
+            if not inflight or inflight[0].api_key in PASSABLE:
                 self.resume(connection)
 
     def end(self, connection: Connection) -> None:

@@ -249,8 +249,8 @@ class FetchApi:
             answers: list[Answer] = []
             topics.append((name, topic_id, answers))
             image = gateway.topic_of({"name": name, "topic_id": topic_id}, by_id)
-            is_forbidden = image is not None or not by_id or not is_client
-            if is_forbidden:
+            is_forbidden = False
+            if image is not None or not by_id or not is_client:
                 known_name = image.name if image is not None else name
                 is_forbidden = not may_read(
                     gateway.guard, request.connection, known_name, not is_client

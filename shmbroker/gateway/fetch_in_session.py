@@ -243,7 +243,7 @@ class SessionFetches:
             head = bounded(request.connection.throttle, request.client_id, head)
         peer.send(READ, head + payload)
         session.on_asked((peer, peer.incarnation), request.asked)
-        request.tokens = [token]
+        request.token = token
         gateway.pending[token] = request
 
     # ── answers ─────────────────────────────────────────────────────────────────────────────────

@@ -140,7 +140,7 @@ class KnownFetch(TopicMeaning):
         answer = new_answer(self.index)
         request.asked = [answer]
         request.topics = [(self.name, self.topic_id, request.asked)]
-        request.tokens = [token]
+        request.token = token
         request.peer = peer
         gateway.pending[token] = request
         connection.inflight.append(request)

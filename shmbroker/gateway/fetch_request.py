@@ -75,7 +75,7 @@ class FetchRequest(Request):
         if not peer.try_send(READ, read):
             return False
         gateway.token = token
-        self.tokens = [token]
+        self.token = token
         self.peer = peer
         gateway.pending[token] = self
         connection.inflight.append(self)

@@ -43,7 +43,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shmbroker.apis.contexts import GatewayApi, RequestContext, Submit
+    from shmbroker.apis.contexts import Api, GatewayApi, RequestContext, Submit
     from shmbroker.gateway.listener import Listener
 
 
@@ -55,7 +55,7 @@ class PlainApis:
         self.to_ask_again: list[tuple[float, PlainRequest]] = []
         """Requests for the active controller, with the time until which they look for it."""
         self.cache: Known[tuple[Listener, bytes, str], bytes] = Known(CACHED_ANSWERS_MAX)
-        """Encoded answers of this image, by broker id, the bytes that asked, and the address that
+        """Encoded answers of this image, by listener, the bytes that asked, and the address that
         was dialled."""
         self._standing = standing
         self.submit: dict[int, Submit] = {}
@@ -63,14 +63,7 @@ class PlainApis:
         for here in table.IN_NETWORK_WORKER + table.UNADVERTISED:
             submit[here.API_KEY] = partial(self._answer_here, here)
         for module in (*table.IN_IO_WORKER, *table.ON_CONTROL_SOCKET, *table.IN_CONTROLLER):
-            submit[module.API_KEY] = partial(
-                self._forward,
-                module.API_KEY,
-                module.NAME,
-                module.VERSION_MIN,
-                module.VERSION_MAX,
-                flexible_from(module.API_KEY),
-            )
+            submit[module.API_KEY] = partial(self._forward, module, flexible_from(module.API_KEY))
         for module in table.WITH_STANDING_ANSWERS:
             key = module.API_KEY
             submit[key] = partial(self._forward_or_repeat, submit[key])
@@ -88,7 +81,7 @@ class PlainApis:
         correlation_id: int,
     ) -> bool:
         """A request that the metadata image answers; its bytes are the key of a cached answer."""
-        if end - start > CACHED_REQUEST_BYTES_MAX or not getattr(module, "IS_CACHED", True):
+        if end - start > CACHED_REQUEST_BYTES_MAX or module in table.AFRESH:
             key = None
         else:
             key = (connection.listener, key_of(buffer, start, end), connection.host)
@@ -143,34 +136,43 @@ class PlainApis:
                 "timeout_ms": 10_000,
             },
         )
-        self.gateway.token = token = self.gateway.token + 1
         controller = self.gateway.link.peer()
-        if controller is None or not try_execute(
-            controller,
-            token,
-            create_topics.API_KEY,
-            version,
-            request.client_id,
-            body,
-            _packed_identity(request.connection),
-            EXECUTE_FLAG_BY_USE,
-        ):
-            self.finish_again(request)
-            return
-        request.finish = lambda _body: self.finish_again(request)
-        request.tokens = [token]
-        request.peer = controller
-        self.gateway.pending[token] = request
+        if controller is not None:
+            asked = request.client_id, body, _packed_identity(request.connection)
+            api = create_topics.API_KEY, version
+            if self._ask(request, controller, api, asked, EXECUTE_FLAG_BY_USE):
+                request.finish = lambda _body: self.finish_again(request)
+                return
+        self.finish_again(request)
 
     # ── from another process ────────────────────────────────────────────────────────────────────
 
+    def _ask(
+        self,
+        request: PlainRequest,
+        peer: Peer,
+        api: tuple[int, int],
+        asked: tuple[bytes | None, bytes | bytearray, bytes],
+        flags: int = 0,
+    ) -> bool:
+        """Send EXECUTE for a request; False if the ring has no room: then nothing was done.
+
+        api: its key and version. asked: client id, body, packed identity.
+        """
+        gateway = self.gateway
+        token = gateway.token + 1
+        client_id, body, identity = asked
+        if not try_execute(peer, token, *api, client_id, body, identity, flags):
+            return False
+        gateway.token = token
+        request.token, request.peer = token, peer
+        gateway.pending[token] = request
+        return True
+
     def _forward(
         self,
-        api_key: int,
-        name: str,
-        version_min: int,
-        version_max: int,
-        flexible_from: int,
+        module: Api,
+        flexible_since: int,
         connection: Connection,
         buffer: bytearray,
         start: int,
@@ -179,12 +181,13 @@ class PlainApis:
         correlation_id: int,
     ) -> bool:
         """A request that an I/O worker or the controller answers; False while it can't be asked."""
-        if not version_min <= version <= version_max:
-            raise ProtocolFault(f"{name} version {version}")
+        api_key = module.API_KEY
+        if not module.VERSION_MIN <= version <= module.VERSION_MAX:
+            raise ProtocolFault(f"{module.NAME} version {version}")
         listener = connection.listener
         if api_key >= INTERNAL_KEYS_FROM and not listener.is_control:
             raise ProtocolFault(f"unknown api key {api_key}")
-        client_id, body_at = skip_request_header(buffer, start, end, version >= flexible_from)
+        client_id, body_at = skip_request_header(buffer, start, end, version >= flexible_since)
         body = buffer[body_at:end]
         gateway = self.gateway
         identity = _packed_identity(connection)
@@ -201,20 +204,15 @@ class PlainApis:
                 connection.inflight.append(request)
                 return True
         elif listener.is_control:
-            peer = self._control_target(api_key, name, version, body, client_id)
+            peer = self._control_target(api_key, module.NAME, version, body, client_id)
         else:
             peer = gateway.io_peers.get(listener.broker_id)
             if listener.broker_id in gateway.fenced and peer and peer.incarnation:
                 raise BrokerGoneFault(f"broker {peer.number} hangs or stops")
         if peer is None or not peer.incarnation:
             return False
-        token = gateway.token + 1
-        if not try_execute(peer, token, api_key, version, client_id, body, identity):
+        if not self._ask(request, peer, (api_key, version), (client_id, body, identity)):
             return False
-        gateway.token = token
-        request.tokens = [token]
-        request.peer = peer
-        gateway.pending[token] = request
         connection.inflight.append(request)
         return True
 
@@ -236,15 +234,10 @@ class PlainApis:
             if request.connection.is_closed:
                 continue
             assert request.forwarded is not None
-            client_id, body, identity = request.forwarded
-            token = self.gateway.token + 1
-            if peer is not None and try_execute(
-                peer, token, request.api_key, request.api_version, client_id, body, identity
-            ):
-                self.gateway.token = token
-                request.tokens, request.peer = [token], peer
-                self.gateway.pending[token] = request
-            elif now >= deadline:
+            api = request.api_key, request.api_version
+            if peer is not None and self._ask(request, peer, api, request.forwarded):
+                continue
+            if now >= deadline:
                 self.fail_at_controller(request)
                 self.gateway.flush(request.connection)
             else:

@@ -39,7 +39,7 @@ class Request:
         "pending",
         "received",
         "response",
-        "tokens",
+        "token",
     )
 
     def __init__(
@@ -59,7 +59,8 @@ class Request:
         self.response: list[Part] | None = None
         self.peer: Peer | None = None
         self.pending = 0
-        self.tokens: list[int] | None = None
+        self.token = 0
+        """What the result of its one operation is known by; a Produce has one for each batch."""
         self.mended: Callable[[bytes], bytes] | None = None
         """What is done to the answer's body, as its client may not see all of it."""
 

@@ -202,8 +202,8 @@ class Results:
         """A client has gone: nobody waits for its reads."""
         gateway = self.gateway
         for request in connection.inflight:
-            if type(request) is FetchRequest and request.tokens:
-                token = request.tokens[0]
+            if type(request) is FetchRequest and request.token:
+                token = request.token
                 peer = request.peer
                 if gateway.pending.pop(token, None) is not None and peer and peer.incarnation:
                     gateway.fetch.cancel(request, token)

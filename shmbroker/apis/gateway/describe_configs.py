@@ -20,8 +20,6 @@ NAME = "DescribeConfigs"
 VERSION_MIN = 1
 VERSION_MAX = 4
 VERSION_MIN_ADVERTISED = 1
-IS_CACHED = False
-"""Levels of loggers change without a new image."""
 
 
 def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> dict[str, Any]:

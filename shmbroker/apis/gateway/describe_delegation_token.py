@@ -29,7 +29,6 @@ VERSION_MIN = 1
 VERSION_MAX = 3
 VERSION_MIN_ADVERTISED = 1
 REQUESTER_FROM = 3
-IS_CACHED = False
 
 
 def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> dict[str, Any]:

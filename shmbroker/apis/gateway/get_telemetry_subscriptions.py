@@ -24,9 +24,6 @@ VERSION_MIN = 0
 VERSION_MAX = 0
 VERSION_MIN_ADVERTISED = 0
 
-IS_CACHED = False
-"""Each client that has no instance id yet gets one of its own."""
-
 COMPRESSION_TYPES = [4, 3, 1, 2]
 """zstd, lz4, gzip, snappy: the best first."""
 TELEMETRY_BYTES_MAX = 1 << 20

@@ -69,7 +69,7 @@ class Gateway(FetchGateway):
     def answer(self, *told: tuple[int, int, int, bytes]) -> dict[int, dict[str, Any]]:
         """READ_DONE of partitions, errors, high watermarks and records; what the client is told."""
         (request,) = self.connection.inflight
-        request = self.pending.pop(request.tokens[0])
+        request = self.pending.pop(request.token)
         data = READ_DONE_HEAD.pack(0, len(told), 0)
         inline = b""
         for index, error, end, records in told:

@@ -48,7 +48,7 @@ class Gateway(FetchGateway):
             assert request.asked == decoded.asked == [request.topics[0][2][0]]
             assert request.isolation == decoded.isolation
             assert request.client_id == decoded.client_id == b"c"
-            assert self.pending[request.tokens[0]] is request
+            assert self.pending[request.token] is request
             self.peer.sent.clear()
             fresh.peer.sent.clear()
         return len(self.api.known) == 1

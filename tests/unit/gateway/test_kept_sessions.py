@@ -63,7 +63,7 @@ class Gateway(FetchGateway):
     def answer(self, *told: tuple[int, int, int], count: int | None = None) -> dict[str, Any]:
         """READ_DONE of place, error and high watermark; what the client gets."""
         (request,) = self.connection.inflight
-        request = self.pending.pop(request.tokens[0])
+        request = self.pending.pop(request.token)
         data = READ_DONE_HEAD.pack(0, len(told) if count is None else count, 0) + b"".join(
             READ_SLICE.pack(error, which, 0, end, end, 0, 0, 0, -1, 0, -1)
             for which, error, end in told
