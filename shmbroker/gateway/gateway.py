@@ -1,10 +1,11 @@
 """A gateway: client connections on one side, rings on the other. A network worker runs one.
 
 A turn:
-  1  handle what came from sockets: read frames, start requests; their operations go to rings
+  1  follow the metadata log as far as it is committed, as a client may use what another was told a
+     moment ago; then handle what came from sockets: read frames, start requests, whose operations
+     go to rings
   2  publish them, ring the doorbells of those who sleep
-  3  take results from the rings; first follow the metadata log as far as it is committed, so that
-     nobody is answered from an older image than the result's
+  3  take results from the rings
   4  complete requests, send answers in request order
 
     Gateway             takes the turns, follows the metadata
@@ -170,6 +171,8 @@ class Gateway:
             Core(clock.monotonic, member.rings, poller), sockets_between=SOCKETS_BETWEEN
         )
         self._crowd = Crowd()
+        self.crowd_rest_s = 0.0
+        """How long to stay away before the next turn, so that more heartbeats come together."""
         self._drain: Drain | None = None
         self.lending: Lending | None = None
         """What is told of the connections, where some go from one process to another."""
@@ -331,8 +334,7 @@ class Gateway:
             self.lending.run(now)
         member.sign(now)
         rest_s = self._crowd.rest_s(now, self.standing.repeated, self.token)
-        if rest_s and not self.pending:
-            self.clock.sleep(rest_s)
+        self.crowd_rest_s = 0.0 if self.pending else rest_s
         if self.must_stop:
             self._stop()
         return self._rest()

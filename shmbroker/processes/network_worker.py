@@ -135,6 +135,8 @@ class NetworkWorker(Child):
                 core.stays_up()
             gateway.must_stop = self.must_stop
             timeout = gateway.turn(events)
+            if gateway.crowd_rest_s:
+                clock.sleep(gateway.crowd_rest_s)
         gateway.close()
 
     def _wait_for_metadata(self) -> None:
