@@ -1,8 +1,8 @@
-"""Feature levels that are served: what ApiVersions offers and UpdateFeatures may change.
+"""Feature levels: what ApiVersions offers and UpdateFeatures may change.
 
 `MetadataImage.features` holds the finalised levels as the log has them; a feature that isn't there
 has level 0. The log also carries levels of features that aren't served (a directory must stay one
-that Kafka takes), so ask for those in this table only.
+that Kafka takes), so what is served shows in SUPPORTED_FEATURES only.
 
 Source: Kafka's `Feature`, `MetadataVersion`; KIP-584.
 """
@@ -23,6 +23,19 @@ SUPPORTED_FEATURES = {
     METADATA_VERSION: (7, 29),
     TRANSACTION_VERSION: (0, 2),
 }
+
+KRAFT_VERSION = "kraft.version"
+"""The feature that has the voters in the metadata log, from level 1 on. A family says itself who
+its voters are: the level stays 0, whatever is asked for."""
+
+CARRIED_FEATURES = {
+    # name: least and highest level of Kafka's
+    KRAFT_VERSION: (0, 1),
+    "share.version": (0, 1),
+    "streams.version": (0, 1),
+}
+"""Features that aren't served and not offered. UpdateFeatures takes their levels, for who asks for
+all of a release; the levels count for a Kafka that goes on with the directory."""
 
 METADATA_VERSION_OF_RECORDS = 23
 """The lowest metadata.version that has all the records and fields which are written here; between

@@ -1,15 +1,17 @@
 """Decisions about feature levels: UpdateFeatures.
 
 A pure function of a request and an image, with the checks, codes and words of Kafka's
-`FeatureControlManager` (KIP-584, KIP-778). All updates of a request stand or fall together. Of the
-features only those in `metadata.features` may change: what isn't served has no level to choose.
+`FeatureControlManager` (KIP-584, KIP-778). All updates of a request stand or fall together. Only
+the features in `metadata.features` have levels to choose.
 """
 
 from __future__ import annotations
 
 from shmbroker.controller.decisions.configs import config_record
 from shmbroker.metadata.features import (
+    CARRIED_FEATURES,
     ELIGIBLE_LEADER_REPLICAS,
+    KRAFT_VERSION,
     METADATA_VERSION,
     METADATA_VERSION_OF_RECORDS,
     SUPPORTED_FEATURES,
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 UPGRADE = 1
 SAFE_DOWNGRADE = 2
 UNSAFE_DOWNGRADE = 3
+
+_LEVELS = SUPPORTED_FEATURES | CARRIED_FEATURES
 
 
 def update_features(
@@ -58,6 +62,8 @@ def update_features(
                 ),
                 "results": [],
             }
+        if name == KRAFT_VERSION:
+            continue
         if name == ELIGIBLE_LEADER_REPLICAS and level > 0:
             records += _safe_for_elr(image, min_insync_replicas)
         records.append(("FeatureLevelRecord", 0, {"name": name, "feature_level": level}))
@@ -97,14 +103,16 @@ def _complaint(name: str, level: int, kind: int, image: MetadataImage, node_id: 
         reason = "The controller does not support the given upgrade type."
     elif level < 0:
         reason = "A feature version cannot be less than 0."
-    elif name not in SUPPORTED_FEATURES:
+    elif name not in _LEVELS:
         reason = f"Local controller {node_id} does not support this feature."
         if level == 0:
             reason = f"Feature {name} not found."
     else:
-        least, most = SUPPORTED_FEATURES[name]
+        least, most = _LEVELS[name]
         if not least <= level <= most:
             reason = f"Local controller {node_id} only supports versions {least}-{most}"
+        elif name == KRAFT_VERSION:
+            pass
         elif level < current and kind == UPGRADE:
             reason = (
                 "Can't downgrade the version of this feature without setting the upgrade type to "

@@ -75,10 +75,31 @@ def test_version_0_never_goes_down(controller: ActiveController) -> None:
     assert [result["error_message"] for result in response["results"]] == ["NONE"]
 
 
-def test_feature_that_is_not_served_does_not_change(controller: ActiveController) -> None:
-    response = update(controller, ("streams.version", 0, 2))
-    assert response["error_code"] == 95
-    assert controller.image.features["streams.version"] == 1
+def test_level_of_a_feature_that_is_not_served_goes_down_and_up(
+    controller: ActiveController,
+) -> None:
+    for level, kind in ((0, 2), (1, 1)):
+        assert update(controller, ("streams.version", level, kind))["error_code"] == 0
+        assert controller.image.features.get("streams.version", 0) == level
+
+
+def test_all_levels_of_a_release_may_be_asked_for(controller: ActiveController) -> None:
+    """`kafka-features upgrade --release-version 4.2`, and the way back to 4.1 and up again."""
+    of_both = {
+        "eligible.leader.replicas.version": 1,
+        "group.version": 1,
+        "kraft.version": 1,
+        "transaction.version": 2,
+    }
+    newer = {"metadata.version": 29, "share.version": 1, "streams.version": 1}
+    older = {"metadata.version": 27, "share.version": 0, "streams.version": 0}
+    before = dict(controller.image.features)
+    for levels, kind in ((newer, 1), (older, 2), (newer, 1)):
+        response = update(controller, *((*each, kind) for each in (of_both | levels).items()))
+        assert response["error_code"] == 0
+        for name, level in levels.items():
+            assert controller.image.features.get(name, 0) == level
+    assert controller.image.features == before, "the voters are not in the log"
 
 
 def test_transaction_version_goes_up_and_down(controller: ActiveController) -> None:
