@@ -142,7 +142,7 @@ class Guests:
             if not descriptors or self._is_over or len(self.present) >= self._count_max:
                 for descriptor in descriptors:
                     os.close(descriptor)
-                self._say(slot, (HOME, lent.number, lent.session, 0))
+                self._say(slot, (HOME, lent.number, lent.session, 0, 0))
                 continue
             accepted = socket.socket(fileno=descriptors[0])
             accepted.setblocking(False)
@@ -279,7 +279,7 @@ class Guests:
             elif now > until:
                 del self._going[connection]
                 if connection.is_muted:
-                    self._loop.unmute(connection)
+                    self._gateway.quotas.read_on(connection)
 
     def _go(self, connection: Connection) -> None:
         """Send it home; tried again at the end of later turns where there is no room for that, or
@@ -296,7 +296,9 @@ class Guests:
                 self._try_again()
                 return
             os.write(unread[0], connection.view[:filled])
-        has_gone = self._passages[slot].send((HOME, lent.number, packed, filled), unread)
+        muted_ms = self._gateway.quotas.muted_ms(connection)
+        message = HOME, lent.number, packed, filled, muted_ms
+        has_gone = self._passages[slot].send(message, unread)
         for descriptor in unread:
             os.close(descriptor)
         if has_gone:

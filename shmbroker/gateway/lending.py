@@ -3,8 +3,9 @@ They are guests there (`gateway.guests`), and come back.
 
    network worker                         passage                        I/O worker
    Lender   ── LENT: who it is, descriptor ──────────────────────────►   Guests
-            ◄── HOME: its session, what was read of it ───────────────   it got loud, or asks for
-            ◄── ENDED ────────────────────────────────────────────────   what a guest may not
+            ◄── HOME: its session, what was read of it, how long ─────   it got loud, or asks for
+                it is muted for a quota                                  what a guest may not
+            ◄── ENDED ────────────────────────────────────────────────
 
 A request that comes alone is a chain of wake-ups, and each wake-up costs more than the request. A
 guest's request wakes one process instead of two. A client with much to do is better off with two.
@@ -213,7 +214,7 @@ class Lender:
         if now >= self._at_all.next:
             self._at_all.next = now + LOOK_S
             while self._muted:
-                self._unmute(self._muted.pop(), now)
+                self._gateway.quotas.read_on(self._muted.pop())
             self._to_lend.clear()
             self._look(self._at_all, connections.values(), now)
         if now >= self._at_new.next:
@@ -279,13 +280,8 @@ class Lender:
             return False
         if not self._lend(connection, now) and is_muted:
             self._muted.discard(connection)
-            self._unmute(connection, now)
+            self._gateway.quotas.read_on(connection)
         return True
-
-    def _unmute(self, connection: Connection, now: float) -> None:
-        """Have it read again, unless a quota that came meanwhile has muted it, too."""
-        if connection.throttle is None or connection.throttle.until <= now:
-            self._loop.unmute(connection)
 
     def _lend(self, connection: Connection, now: float) -> bool:
         """Send it, if there is room; False where it stays as it was."""
@@ -338,15 +334,17 @@ class Lender:
             if kind == ENDED:
                 self._end(away)
                 continue
-            session, left_bytes = more
+            session, left_bytes, muted_ms = more
             left = _read_whole(descriptors[0]) if descriptors else b""
             if len(left) == left_bytes:
-                self._take_home(away, session, left)
+                self._take_home(away, session, left, muted_ms)
             else:  # there was no descriptor free for what was read of it
                 self._gateway.member.tally.add("connections_closed")
                 self._end(away)
 
-    def _take_home(self, away: Away, session: tuple[Any, ...] | None, left: bytes) -> None:
+    def _take_home(
+        self, away: Away, session: tuple[Any, ...] | None, left: bytes, muted_ms: int
+    ) -> None:
         connection, gateway = away.connection, self._gateway
         if gateway.must_stop:
             self._end(away)
@@ -359,7 +357,10 @@ class Lender:
         connection.ahead = None  # it has been answered elsewhere since that was told
         connection.last_active = now
         gateway.quotas.begin(connection)  # as for all others, had it been here when they came
+        connection.is_muted = muted_ms > 0  # before what it has sent already is looked at
         self._loop.take_over(connection, left)
+        if muted_ms:
+            gateway.quotas.keep_muted(connection, muted_ms)
 
     def _end(self, away: Away) -> None:
         """One that was lent has ended."""
@@ -392,7 +393,7 @@ class Lender:
                     self._gateway.member.tally.add("connections_closed")
                     self._end(away)
                 else:
-                    self._take_home(away, None, b"")
+                    self._take_home(away, None, b"", 0)
 
     def on_broker_fenced(self, broker_id: int) -> None:
         for away in self.lent.values():

@@ -26,6 +26,7 @@ Rules of this file:
 from __future__ import annotations
 
 from functools import partial
+from math import ceil
 from typing import NamedTuple
 
 from shmbroker.metadata.quota_image import (
@@ -385,14 +386,34 @@ class Quotas:
         self._tally.add(f"throttled_{kind}")
         self._tally.add(f"throttled_{kind}_ms", throttle_ms)
         throttle = connection.throttle
-        if connection.is_closed or throttle is None:
-            return throttle_ms
+        if not connection.is_closed and throttle is not None:
+            self._mute(connection, throttle, throttle_ms)
+        return throttle_ms
+
+    def _mute(self, connection: Connection, throttle: Throttle, throttle_ms: int) -> None:
         until = self._clock.monotonic() + throttle_ms / 1000
         if until > throttle.until:
             throttle.until = until
             self._unmute_later(connection, until)
         self._loop.mute(connection)
-        return throttle_ms
+
+    def muted_ms(self, connection: Connection) -> int:
+        """For how long it is not to be read from yet."""
+        throttle = connection.throttle
+        if throttle is None:
+            return 0
+        return max(0, ceil((throttle.until - self._clock.monotonic()) * 1000))
+
+    def keep_muted(self, connection: Connection, throttle_ms: int) -> None:
+        """It was told so elsewhere, perhaps of a quota that is not known here yet."""
+        if connection.throttle is None:
+            connection.throttle = Throttle(self, connection)
+        self._mute(connection, connection.throttle, throttle_ms)
+
+    def read_on(self, connection: Connection) -> None:
+        """Have a muted connection read again, unless a quota has muted it, too."""
+        if not self.muted_ms(connection):
+            self._loop.unmute(connection)
 
     def _unmute_later(self, connection: Connection, until: float) -> None:
         due = min(until, self._clock.monotonic() + MUTED_LOOK_S)

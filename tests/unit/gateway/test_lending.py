@@ -610,6 +610,40 @@ def test_who_was_to_be_lent_is_muted_for_as_long_as_a_quota_says(two: Two) -> No
     assert not connection.is_muted
 
 
+@pytest.mark.parametrize("knows_quota", [True, False])
+@pytest.mark.parametrize("has_sent", [True, False])
+def test_a_guest_that_a_quota_has_muted_stays_muted_at_home(
+    two: Two, *, knows_quota: bool, has_sent: bool
+) -> None:
+    """It was read at once, as only its host knew how long it was to wait."""
+    two.become_quiet()
+    quota = quota_record((("user", None),), "producer_byte_rate", 1.0)
+    two.send(PRODUCE)
+    if has_sent:
+        two.send(METADATA)
+    two.host.gateway.turn(two.host.poller.poll(0))
+    two.host.link.commit(quota)
+    two.host.gateway.turn([])
+    if knows_quota:
+        two.home.link.commit(quota)
+        two.home.quiet_turn()
+    [guest] = two.guests.present
+    two.host.gateway.quotas.mute(guest, 10_000, "produce")
+    assert two.serve(two.host) == 1
+    two.turns()
+    assert not two.is_lent and two.home.answer(*PRODUCE)["responses"]
+    [connection] = two.home.gateway.loop.connections.values()
+    if not has_sent:
+        two.send(METADATA)
+    two.turns()
+    assert connection.is_muted
+    assert not select.select([two.home.client], [], [], 0)[0]
+    two.rest(10)
+    two.turns()
+    assert not connection.is_muted
+    assert two.home.answer(*METADATA)["brokers"]
+
+
 def test_what_was_told_before_a_connection_was_lent_is_not_used_when_it_is_home(two: Two) -> None:
     two.become_quiet()
     [away] = two.lender.lent.values()
