@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Protocol, TypeAlias
 
+from shmbroker.replica.throttle import ReplicationThrottle
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +28,10 @@ class Tier(Protocol):
     is_there: bool
     find_timeout_ms: int
     """How long a lookup by time may take (remote.list.offsets.request.timeout.ms)."""
+    copied: ReplicationThrottle
+    """The bytes a second that go to the store (remote.log.manager.copy.max.bytes.per.second)."""
+    fetched: ReplicationThrottle
+    """The bytes a second that come from it (remote.log.manager.fetch.max.bytes.per.second)."""
 
     def on_partition(self, partition: Partition, /) -> None:
         """A log is placed here, or its settings have changed."""
@@ -75,6 +81,10 @@ class NoTier:
 
     is_there = False
     find_timeout_ms = 0
+
+    def __init__(self) -> None:
+        self.copied = ReplicationThrottle()
+        self.fetched = ReplicationThrottle()
 
     def on_partition(self, partition: Partition, /) -> None:
         pass

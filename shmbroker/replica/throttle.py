@@ -4,6 +4,8 @@ A bucket of tokens, one for each byte, that holds what a second brings. All that
 throttled replica is taken out of it, that of replicas in sync as well; only those out of sync wait
 while it is empty. What is taken once may be more than is there: then it is owed.
 
+What goes to and from the remote store has such buckets, too (`broker.tiering`).
+
 Source: Kafka's ReplicationQuotaManager, ReplicaManager.shouldLeaderThrottle,
 ReplicaFetcherThread.shouldFollowerThrottle. Kafka looks at the mean of the last eleven seconds.
 """

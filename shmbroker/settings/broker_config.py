@@ -29,7 +29,7 @@ _SAY_CONTROLLERS = (
     "leave it out: the controllers of the family vote, and --controllers (shmbroker.controllers) "
     "says how many there are"
 )
-_INSTEAD = {
+INSTEAD = {
     "log.dirs": _NAME_DIRECTORIES,
     "log.dir": _NAME_DIRECTORIES,
     "process.roles": "leave it out: a family has brokers and controllers, and --io-workers "
@@ -197,8 +197,8 @@ class BrokerConfig:
         name = _KAFKAS_NAMES.get(name, name)
         if name.startswith(LISTENER_PREFIX):
             name = name.lower()
-        if name in _INSTEAD:
-            raise ConfigFault(f"{name}{where} can't be set here; {_INSTEAD[name]}.")
+        if name in INSTEAD:
+            raise ConfigFault(f"{name}{where} can't be set here; {INSTEAD[name]}.")
         if name in LEFT_OUT:
             self._left_out.add(name)
             return

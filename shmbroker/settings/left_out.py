@@ -69,14 +69,11 @@ _BY_REASON = {
     _NO_JMX: """auto.include.jmx.reporter kafka.metrics.polling.interval.secs
         kafka.metrics.reporters metric.reporters metrics.num.samples metrics.recording.level
         metrics.sample.window.ms telemetry.max.bytes""",
-    _STORE: """remote.log.index.file.cache.total.size.bytes
-        remote.log.manager.copier.thread.pool.size
-        remote.log.manager.copy.quota.window.num remote.log.manager.copy.quota.window.size.seconds
-        remote.log.manager.expiration.thread.pool.size remote.log.manager.fetch.quota.window.num
-        remote.log.manager.fetch.quota.window.size.seconds
-        remote.log.manager.follower.thread.pool.size remote.log.manager.thread.pool.size
-        remote.log.metadata.custom.metadata.max.bytes remote.log.reader.max.pending.tasks
-        remote.log.reader.threads""",
+    _STORE: """remote.log.manager.copy.quota.window.num
+        remote.log.manager.copy.quota.window.size.seconds
+        remote.log.manager.fetch.quota.window.num
+        remote.log.manager.fetch.quota.window.size.seconds remote.log.manager.thread.pool.size
+        remote.log.metadata.custom.metadata.max.bytes remote.log.reader.max.pending.tasks""",
     _NO_CLIENT: """request.timeout.ms sasl.login.connect.timeout.ms sasl.login.read.timeout.ms
         sasl.login.refresh.buffer.seconds sasl.login.refresh.min.period.seconds
         sasl.login.refresh.window.factor sasl.login.refresh.window.jitter
@@ -91,6 +88,25 @@ _BY_REASON = {
 
 LEFT_OUT = {name: reason for reason, names in _BY_REASON.items() for name in names.split()}
 """Names, and why each means nothing here."""
+
+
+CHANGED_BY_CLIENTS = frozenset(
+    [
+        "auto.include.jmx.reporter",
+        "metric.reporters",
+        "sasl.login.refresh.buffer.seconds",
+        "sasl.login.refresh.min.period.seconds",
+        "sasl.login.refresh.window.factor",
+        "sasl.login.refresh.window.jitter",
+        "sasl.mechanism.inter.broker.protocol",
+        "ssl.endpoint.identification.algorithm",
+        "ssl.keymanager.algorithm",
+        "ssl.provider",
+        "ssl.secure.random.implementation",
+        "ssl.trustmanager.algorithm",
+    ]
+)
+"""Names of those that Kafka lets clients change while a broker runs: they are kept and shown."""
 
 
 def left_out_complaint(names: Collection[str]) -> str:

@@ -588,6 +588,30 @@ _broker(
     is_dynamic=True,
 )
 _broker(
+    "remote.log.manager.copy.max.bytes.per.second",
+    LONG,
+    LONG_MAX_TEXT,
+    "Bytes a second that a broker copies to the remote store.",
+    least=1,
+    is_dynamic=True,
+)
+_broker(
+    "remote.log.manager.fetch.max.bytes.per.second",
+    LONG,
+    LONG_MAX_TEXT,
+    "Bytes a second that a broker fetches from the remote store.",
+    least=1,
+    is_dynamic=True,
+)
+_broker(
+    "remote.log.index.file.cache.total.size.bytes",
+    LONG,
+    "1073741824",
+    "Room for Kafka's indexes of segments in the remote store.",
+    least=1,
+    is_dynamic=True,
+)
+_broker(
     "replica.high.watermark.checkpoint.interval.ms",
     LONG,
     "5000",
@@ -882,6 +906,10 @@ for _name, _default, _what in (
     ("num.network.threads", "3", "that own connections, for each listener"),
     ("num.recovery.threads.per.data.dir", "2", "that recover logs at the start"),
     ("num.replica.fetchers", "1", "that copy from each other broker"),
+    ("remote.log.manager.copier.thread.pool.size", "10", "that copy to the remote store"),
+    ("remote.log.manager.expiration.thread.pool.size", "10", "that delete from the remote store"),
+    ("remote.log.manager.follower.thread.pool.size", "2", "that follow copies of leaders"),
+    ("remote.log.reader.threads", "10", "that fetch from the remote store"),
 ):
     _broker(_name, INT, _default, f"Threads of Kafka's {_what}.", least=1, is_dynamic=True)
 _broker(

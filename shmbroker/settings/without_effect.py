@@ -8,6 +8,7 @@ _NO_SHARE_GROUPS = "share groups are not served."
 _NO_STREAMS_GROUPS = "streams groups are not served."
 _SHARED_MEMORY = "the brokers of a family share memory."
 _PROCESSES = "the work is done by processes, not by threads ({})."
+_STORE = "one process copies to the remote store and fetches from it."
 _EACH_MINUTE = "it is done once a minute, and at a clean stop."
 
 WITHOUT_EFFECT = {
@@ -34,6 +35,11 @@ WITHOUT_EFFECT = {
     "opened.",
     "queued.max.requests": "256 Produce requests of a connection may be in flight, and the memory "
     "between the processes bounds all of them together (shmbroker.ring.data.bytes).",
+    "remote.log.index.file.cache.total.size.bytes": _STORE,
+    "remote.log.manager.copier.thread.pool.size": _STORE,
+    "remote.log.manager.expiration.thread.pool.size": _STORE,
+    "remote.log.manager.follower.thread.pool.size": _STORE,
+    "remote.log.reader.threads": _STORE,
     "replica.high.watermark.checkpoint.interval.ms": _EACH_MINUTE,
     "security.inter.broker.protocol": _SHARED_MEMORY,
     "ssl.allow.dn.changes": "a certificate that is read again may have any.",

@@ -8,6 +8,7 @@ import itertools
 import os
 import tempfile
 from collections import deque
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -399,3 +400,39 @@ def test_copies_stay_until_the_log_start_above_them_is_durable(tiered_world):
     world.note_log_start()
     world.tick(2)
     assert not world.store.objects
+
+
+def test_copies_wait_while_those_before_have_used_up_the_rate(tmp_path: Path) -> None:
+    world = World(str(tmp_path))
+    world.answer()
+    world.tiering.copied.set_rate(1)
+    for _ in range(2):
+        world.append(2)
+        world.roll(0)
+    first, second, _ = world.log.segments
+    assert first.size > 120
+    for _ in range(2):
+        world.tick(2)
+        assert world.tiering.end_offset(world.partition) == first.end_offset
+    world.now_ms += first.size * 1000
+    world.tick(2)
+    assert world.tiering.end_offset(world.partition) == second.end_offset
+    world.log.close(clean=False)
+
+
+def test_pieces_wait_while_those_before_have_used_up_the_rate(tiered_world: World) -> None:
+    world = tiered_world
+    world.tiering.fetched.set_rate(1)
+
+    def read(offset: int) -> object:
+        end = world.partition.high_watermark
+        return world.tiering.read(world.partition, offset, 300, end, True)
+
+    assert read(0) is None
+    world.answer()
+    segment, _, _ = read(0)
+    assert read(segment.end_offset) is None and not world.asked, "it is not asked for"
+    world.now_ms += segment.size * 1000
+    assert read(segment.end_offset) is None and world.asked
+    world.answer()
+    assert isinstance(read(segment.end_offset), tuple)

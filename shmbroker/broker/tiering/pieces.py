@@ -5,6 +5,8 @@ Rules of this file:
   next one begins with an empty cache.
 * All pieces together have a bound; the one that nobody has used for the longest time goes first.
 * With the first read from a piece the next one is fetched: readers go on.
+* Nothing is fetched while what was fetched has used up
+  remote.log.manager.fetch.max.bytes.per.second. Readers then wait as for a piece on its way.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from shmbroker import logs
 from shmbroker.errors import StorageFault
 from shmbroker.log.checkpoints import remove_files
 from shmbroker.log.segment import Segment
+from shmbroker.replica.throttle import ReplicationThrottle
 from shmbroker.wire.api_keys import TIER_FETCH
 from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR
 
@@ -41,6 +44,7 @@ class Pieces:
         self.table = table
         self.bytes_max = bytes_max
         self.bytes = 0
+        self.throttle = ReplicationThrottle()
         self.cache: OrderedDict[int, tuple[Remote, Segment]] = OrderedDict()
         """The segments by file id, the one used last at the end."""
         self.unread: set[int] = set()
@@ -61,6 +65,8 @@ class Pieces:
             return KAFKA_STORAGE_ERROR
         if offset in remote.fetching or len(remote.fetching) >= FETCHES_MAX:
             return None
+        if not self.throttle.room(self.table.steady_ms()):
+            return None
         try:
             os.makedirs(remote.directory, exist_ok=True)
         except OSError as error:
@@ -78,6 +84,7 @@ class Pieces:
         if body["error_code"]:
             remote.refuse_reads(self.table.steady_ms())
         else:
+            self.throttle.take(body["size"], self.table.steady_ms())
             store = self.table.store
             chunk = Segment(
                 remote.directory,

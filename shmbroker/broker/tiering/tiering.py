@@ -60,7 +60,9 @@ class Tiering:
         self.table = RemoteTable(store, ask, wake, now_ms, steady_ms)
         self.lists = Lists(self.table, self._on_loaded)
         self.uploads = Uploads(self.table)
+        self.copied = self.uploads.throttle
         self.pieces = Pieces(self.table, cache_root, incarnation, cache_bytes_max)
+        self.fetched = self.pieces.throttle
         self.reader = RemoteReader(self.table, self.lists, self.pieces)
         self.indexes = TransactionIndexes(self.table)
         self.lookups = TimeLookups(self.table, self.lists)

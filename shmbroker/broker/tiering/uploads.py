@@ -6,6 +6,7 @@ Rules of this file:
   cut takes from the log must not be in the store either.
 * A copy is deleted when the log start above it is durable: a log start that went back after a crash
   would have a hole behind it.
+* A segment waits while those before it have used up remote.log.manager.copy.max.bytes.per.second.
 * After a failure the list is asked for again: nobody knows what the store has kept of the copy.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from shmbroker.broker.tiering.retention import newest_ms
 from shmbroker.errors import StorageFault
+from shmbroker.replica.throttle import ReplicationThrottle
 from shmbroker.tier.remote_log import RemoteSegment
 from shmbroker.wire.api_keys import TIER_COPY, TIER_DELETE
 from shmbroker.wire.error_codes import CORRUPT_MESSAGE
@@ -35,6 +37,7 @@ class Uploads:
     def __init__(self, table: RemoteTable) -> None:
         self.table = table
         self.under_way = 0
+        self.throttle = ReplicationThrottle()
 
     def run(self, remote: Remote) -> None:
         """Ask for what is to be done for a partition."""
@@ -68,6 +71,7 @@ class Uploads:
         ):
             remote.copying = segment
             self.under_way += 1
+            self.throttle.take(segment.size, self.table.steady_ms())
 
     def _next_segment(self, remote: Remote) -> Segment | None:
         """The first closed one that the store doesn't have, if it may be copied now."""
@@ -78,6 +82,7 @@ class Uploads:
             or not log.config.is_copied
             or len(log.segments) < 2
             or self.under_way >= COPIES_MAX
+            or not self.throttle.room(self.table.steady_ms())
         ):
             return None
         closed = log.segments[:-1]

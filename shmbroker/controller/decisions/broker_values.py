@@ -8,22 +8,44 @@ what stands behind it, so it is judged, too.
 from __future__ import annotations
 
 from shmbroker.metadata.image import BROKER_RESOURCE
+from shmbroker.settings.broker_config import INSTEAD
 from shmbroker.settings.checks import local_limit_complaint
 from shmbroker.settings.layers import (
     broker_layers,
     effective_broker_config,
     effective_topic_config,
 )
+from shmbroker.settings.left_out import CHANGED_BY_CLIENTS, LEFT_OUT
+from shmbroker.settings.table import BROKER_SETTINGS, LISTENER_PREFIX, broker_setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from shmbroker.metadata.image import MetadataImage
     from shmbroker.settings.broker_config import BrokerConfig
 
     Layers = tuple[tuple[int, Mapping[str, str]], ...]
     Changes = Mapping[str, str | None]
+
+OF_STORES = frozenset(
+    (
+        "ssl.key.password",
+        "ssl.keystore.certificate.chain",
+        "ssl.keystore.key",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+        "ssl.keystore.type",
+        "ssl.truststore.certificates",
+        "ssl.truststore.location",
+        "ssl.truststore.password",
+        "ssl.truststore.type",
+    )
+)
+"""Settings that Kafka changes for one listener of one broker, and not for all."""
+
+_FIXED_ELSEWHERE = (LEFT_OUT.keys() - CHANGED_BY_CLIENTS) | INSTEAD.keys()
+"""Settings of Kafka's that are not here, and that it does not change while it runs."""
 
 _CLEANER_THREADS = "log.cleaner.threads"
 _CLEANER_MEMORY = "log.cleaner.dedupe.buffer.size"
@@ -33,6 +55,10 @@ THREAD_POOLS = (
     "num.network.threads",
     "num.recovery.threads.per.data.dir",
     "num.replica.fetchers",
+    "remote.log.manager.copier.thread.pool.size",
+    "remote.log.manager.expiration.thread.pool.size",
+    "remote.log.manager.follower.thread.pool.size",
+    "remote.log.reader.threads",
 )
 """Settings that tell how many threads a pool of Kafka's has. There are none here; what a client
 may say of them is the same."""
@@ -44,6 +70,53 @@ _REFUSED = (
     "Invalid value org.apache.kafka.common.config.ConfigException: {} for configuration Invalid "
     "dynamic configuration"
 )
+
+
+def fixed_complaint(names: Iterable[str]) -> str | None:
+    """What is wrong with changing these while a broker runs; None: nothing."""
+    fixed = []
+    stores = []
+    for name in names:
+        if name in OF_STORES:
+            stores.append(name)
+        elif name in _FIXED_ELSEWHERE or (
+            name in BROKER_SETTINGS and not BROKER_SETTINGS[name].is_dynamic
+        ):
+            fixed.append(name)
+    if fixed:
+        return f"Cannot update these configs dynamically: Set({', '.join(sorted(fixed))})"
+    if stores:
+        return (
+            "These security configs can be dynamically updated only per-listener using the "
+            f"listener prefix: HashSet({', '.join(sorted(stores))})"
+        )
+    return None
+
+
+def listeners_complaint(name: str, values: Mapping[str, str], config: BrokerConfig) -> str | None:
+    """What is wrong with these values of single listeners. Those that TLS or SASL goes by must be
+    what holds: a file that has changed is read again by itself, any other change needs a reload."""
+    own = sorted(key for key in values if key.startswith(LISTENER_PREFIX))
+    if own and not name:
+        return (
+            "Cannot update these configs at default cluster level, broker id must be specified: "
+            f"Set({', '.join(own)})"
+        )
+    secured = {one.name.lower(): one for one in config.listeners if one.has_tls or one.has_sasl}
+    changed = []
+    for key in own:
+        of, _, setting = key.removeprefix(LISTENER_PREFIX).partition(".")
+        listener = secured.get(of.lower())
+        found = broker_setting(key)
+        if listener is None or found is None or found.is_dynamic:
+            continue
+        holds = config.static.get(key.lower(), config.static.get(setting))
+        is_used = listener.has_tls if found.name.startswith("ssl.") else listener.has_sasl
+        if is_used and values[key] != holds:
+            changed.append(key)
+    if changed:
+        return f"Cannot update these configs dynamically: Set({', '.join(changed)})"
+    return None
 
 
 def together_complaint(

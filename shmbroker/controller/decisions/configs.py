@@ -13,7 +13,11 @@ fails all that a broker would have forwarded with it, as the controller reads th
 
 from __future__ import annotations
 
-from shmbroker.controller.decisions.broker_values import together_complaint
+from shmbroker.controller.decisions.broker_values import (
+    fixed_complaint,
+    listeners_complaint,
+    together_complaint,
+)
 from shmbroker.logs import LEVELS, LOGGERS
 from shmbroker.metadata.client_metrics import client_metrics_complaint
 from shmbroker.metadata.features import ELIGIBLE_LEADER_REPLICAS
@@ -361,13 +365,15 @@ def _broker_complaint(
         if known_settings[key].type != LIST:
             word = _WORDS[operation].lower()
             return INVALID_CONFIG, f"Config value {word} is not allowed for config key: {key}"
-    fixed = sorted(key for key, setting in known_settings.items() if not setting.is_dynamic)
-    if fixed:
-        return INVALID_REQUEST, f"Cannot update these configs dynamically: Set({', '.join(fixed)})"
+    changes = {key: None if op == DELETE else value for key, (op, value) in operations.items()}
+    values = {key: value for key, value in changes.items() if value is not None}
+    if complaint := fixed_complaint(values):
+        return INVALID_REQUEST, complaint
     for key in known_settings:
         if complaint := validate_broker_config(key, operations[key][1]):
             return INVALID_REQUEST, complaint
-    changes = {key: None if op == DELETE else value for key, (op, value) in operations.items()}
+    if complaint := listeners_complaint(name, values, config):
+        return INVALID_REQUEST, complaint
     if complaint := together_complaint(name, changes, image, config):
         return INVALID_REQUEST, complaint
     return _OK

@@ -31,6 +31,8 @@ IN_USE: dict[str, Callable[[Broker], Any]] = {
     "follower.replication.throttled.rate": lambda broker: broker.replication.fetcher.throttle._rate,
     "remote.fetch.max.wait.ms": lambda broker: broker.reader.tier_wait_ms,
     "remote.list.offsets.request.timeout.ms": lambda broker: broker.tiering.find_timeout_ms,
+    "remote.log.manager.copy.max.bytes.per.second": lambda broker: broker.tiering.copied._rate,
+    "remote.log.manager.fetch.max.bytes.per.second": lambda broker: broker.tiering.fetched._rate,
     "transaction.partition.verification.enable": lambda broker: broker.exchange.is_verifying,
 }
 

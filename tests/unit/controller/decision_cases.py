@@ -166,6 +166,12 @@ _MORE_IN_POOL = (
     "validation failed for {}, value should {} the current value {} for configuration Invalid "
     "dynamic configuration"
 )
+_DOUBLE = "not be greater than double"
+_FIXED = "Cannot update these configs dynamically"
+_PER_LISTENER = (
+    "These security configs can be dynamically updated only per-listener using the listener prefix"
+)
+_OF_ONE = "Cannot update these configs at default cluster level, broker id must be specified"
 _LESS_MEMORY = (
     "requirement failed: log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread."
 )
@@ -594,6 +600,52 @@ ALTER: list[Case] = [
                 [("log.cleaner.threads", 0, "-1")],
                 (42, _INVALID.format("-1", "log.cleaner.threads", "Value must be at least 0")),
             ),
+            *(
+                (name, [(key, 0, value)], (42, f"{_FIXED}: Set({key})"))
+                for name, key, value in (
+                    ("1", "group.coordinator.threads", "2"),
+                    ("", "remote.log.manager.thread.pool.size", "2"),
+                    ("1", "log.dir", "/elsewhere"),
+                )
+            ),
+            (
+                "1",
+                [("ssl.keystore.location", 0, "/store")],
+                (42, f"{_PER_LISTENER}: HashSet(ssl.keystore.location)"),
+            ),
+            (
+                "",
+                [("listener.name.plaintext.ssl.keystore.location", 0, "/store")],
+                (42, f"{_OF_ONE}: Set(listener.name.plaintext.ssl.keystore.location)"),
+            ),
+            ("1", [("listener.name.plaintext.ssl.keystore.location", 0, "/store")], _OK),
+            (
+                "1",
+                [("remote.log.reader.threads", 0, "21")],
+                (
+                    42,
+                    _MORE_IN_POOL.format("remote.log.reader.threads=21", _DOUBLE, 10),
+                ),
+            ),
+            (
+                "",
+                [("remote.log.manager.follower.thread.pool.size", 0, "5")],
+                (
+                    42,
+                    _MORE_IN_POOL.format(
+                        "remote.log.manager.follower.thread.pool.size=5", _DOUBLE, 2
+                    ),
+                ),
+            ),
+            *(
+                ("", [(key, 0, "0")], (42, _INVALID.format("0", key, "Value must be at least 1")))
+                for key in (
+                    "remote.log.manager.copy.max.bytes.per.second",
+                    "remote.log.manager.fetch.max.bytes.per.second",
+                    "remote.log.manager.copier.thread.pool.size",
+                )
+            ),
+            ("1", [("remote.log.manager.copy.max.bytes.per.second", 0, "1000000")], _OK),
             ("", [("log.cleaner.dedupe.buffer.size", 0, "1048576")], (42, _LESS_MEMORY)),
             ("", [("log.cleaner.dedupe.buffer.size", 0, "1048577")], (0, None)),
             (

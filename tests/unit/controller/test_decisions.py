@@ -5,8 +5,10 @@ from controller_at_work import DIRECTORY_ID, NOW_MS, Start, join
 from decision_cases import ALL, Case, answers_of, topic
 
 from shmbroker.controller.active_controller import ActiveController
+from shmbroker.controller.decisions.broker_values import listeners_complaint
 from shmbroker.controller.decisions.placement import PARTITIONS_MAX, place_partitions
 from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
+from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.wire import codec
 from shmbroker.wire.error_codes import INVALID_REQUEST
 
@@ -314,6 +316,33 @@ def test_nobody_is_shut_out_without_an_exception(controller: ActiveController) -
     assert alter(each="0", of="localhost:1") == INVALID_REQUEST
     assert alter(each="0", of="127.0.0.1:1") == 0
     assert alter(each="0") == 0
+
+
+def test_what_tls_and_sasl_go_by_is_taken_as_it_is_and_not_changed() -> None:
+    """It was taken, and nothing came of it."""
+    config = BrokerConfig(
+        {
+            "listeners": "SSL://127.0.0.1:9093,PLAINTEXT://127.0.0.1:9092",
+            "listener.name.ssl.ssl.keystore.location": "/own",
+            "ssl.truststore.location": "/all",
+        }
+    )
+
+    def complaint(name: str, value: str) -> str | None:
+        return listeners_complaint("1", {f"listener.name.{name}": value}, config)
+
+    assert complaint("ssl.ssl.keystore.location", "/own") is None, "as it is: read it again"
+    assert complaint("ssl.ssl.truststore.location", "/all") is None
+    for name in ("ssl.ssl.keystore.location", "ssl.ssl.truststore.location"):
+        found = complaint(name, "/other")
+        assert found == f"Cannot update these configs dynamically: Set(listener.name.{name})"
+    for name in (
+        "ssl.sasl.jaas.config",
+        "plaintext.ssl.keystore.location",
+        "other.ssl.keystore.location",
+        "ssl.max.connections",
+    ):
+        assert complaint(name, "5") is None
 
 
 def test_what_has_no_effect_is_said_once_it_is_done(
