@@ -96,6 +96,7 @@ class Connection(Sender):
         "asked_offsets_at",
         "asked_other_at",
         "buffer",
+        "changed_session_at",
         "client",
         "deadline",
         "fast_ends",
@@ -205,6 +206,8 @@ class Connection(Sender):
         """What `kernels/straight.c` is told of it, where it is a guest and goes that way."""
         self.session: FetchSession | None = None
         """The fetch session that it used last."""
+        self.changed_session_at = float("-inf")
+        """When it used that one while it had another."""
         self.submit = submit
         """What it may ask for now, by API key, as said by what accepts the connection, and by what
         authenticates it."""

@@ -103,7 +103,7 @@ class SessionFetches:
             or repeated.prefix != buffer[start + 8 : epoch_at]
         ):
             return None
-        connection.session = session
+        self._use(connection, session)
         return self.read(connection, session, repeated, correlation_id)
 
     def submit_changes(
@@ -153,7 +153,7 @@ class SessionFetches:
             if _ID_AND_EPOCH.unpack_from(buffer, epoch_at - 4) == (session.id, session.epoch):
                 limits.prefix = bytes(buffer[start + 8 : epoch_at])
                 session.repeated = limits
-        connection.session = session
+        self._use(connection, session)
         return self.read(connection, session, limits, request.correlation_id)
 
     def read(
@@ -304,15 +304,28 @@ class SessionFetches:
             len(wanted),
             int(self._gateway.now() * 1000),
         )
-        request.connection.session = session
-        return session.id if session is not None else 0
+        if session is None:
+            request.connection.session = None
+            return 0
+        self._use(request.connection, session)
+        return session.id
+
+    def _use(self, connection: Connection, session: FetchSession) -> None:
+        """Note that a connection uses this session now."""
+        before = connection.session
+        if before is session:
+            return
+        if before is not None and before.id in self._sessions.sessions:
+            connection.changed_session_at = self._gateway.now()
+        connection.session = session
 
     def end(self, connection: Connection, session_id: int) -> None:
         """The client asks without it from now on."""
         session = self._sessions.get(session_id, connection.scope)
         if session is not None:
             self._sessions.remove(session)
-            connection.session = None
+            if connection.session is session:
+                connection.session = None
 
 
 def end_at_broker(session: FetchSession) -> None:

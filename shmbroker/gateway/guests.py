@@ -334,7 +334,7 @@ class Guests:
             if often or share.busy > LOUD:
                 self._get_loud(now)
             for connection in self._usual:
-                if connection.asked_other_at > share.since:
+                if max(connection.asked_other_at, connection.changed_session_at) > share.since:
                     self._going.setdefault(connection, now + GOES_WITHIN_S)
             self._usual.clear()
         is_full = self._is_over or len(self.present) >= self._count_max

@@ -11,7 +11,8 @@ A request that comes alone is a chain of wake-ups, and each wake-up costs more t
 guest's request wakes one process instead of two. A client with much to do is better off with two.
 
 Rules of this file:
-* A connection goes where nothing of it is in flight or unsent. Its fetch session goes along.
+* A connection goes where nothing of it is in flight or unsent. Its fetch session goes along; one
+  that has several stays.
 * It is lent while it asks for what a guest may and for nothing large, one thing at a time, and
   while the I/O worker has room for it: as much of its time as this process spends now. One that
   has come just now is looked at more often: many a client stays for a few moments only.
@@ -79,6 +80,8 @@ RESTS_S = (0.5, 8.0)
 """How long one that came home stays, at least and at most: twice as long each time that it comes
 back within STEADY_S."""
 STEADY_S = 2.0
+SESSIONS_S = 10.0
+"""The time for which it must have used one fetch session, and no other."""
 SESSION_PARTITIONS_MAX = 64
 """The most partitions that a lent client reads in a fetch session."""
 
@@ -263,6 +266,7 @@ class Lender:
             and not listener.is_control
             and listener.door is None
             and now >= self._stays.get(connection, (0.0, 0.0))[0]
+            and now - connection.changed_session_at > SESSIONS_S
             and (session is None or len(session.partitions) <= SESSION_PARTITIONS_MAX)
         )
 

@@ -21,7 +21,16 @@ from shmbroker.gateway.guests import (
     WINDOW_S,
     Guests,
 )
-from shmbroker.gateway.lending import LOOK_S, MARKS, OTHER_S, QUIET_LOOKS, RESTING, SOON_S, Lender
+from shmbroker.gateway.lending import (
+    LOOK_S,
+    MARKS,
+    OTHER_S,
+    QUIET_LOOKS,
+    RESTING,
+    SESSIONS_S,
+    SOON_S,
+    Lender,
+)
 from shmbroker.ipc.core import Core
 from shmbroker.ipc.operation_layout import (
     APPEND,
@@ -357,6 +366,37 @@ def test_a_fetch_session_goes_along_both_ways(two: Two) -> None:
     by, answer = two.ask(FETCH, fetch_body(int(str(session)), epoch, names=False))
     assert by is two.home and (answer["error_code"], answer["session_id"]) == (0, session)
     assert not two.host.gateway.fetch.sessions.sessions
+
+
+def test_a_connection_with_several_fetch_sessions_stays(two: Two) -> None:
+    """One of them went along, and the others were not found where they were asked for."""
+    two.rest(WINDOW_S)
+    sessions = [
+        int(str(two.ask(FETCH, fetch_body(0, 0, names=True))[1]["session_id"])) for _ in range(2)
+    ]
+    for epoch in range(1, 2 * QUIET_LOOKS + 3):
+        for session in sessions:
+            two.rest(OTHER_S + LOOK_S)
+            two.turns()
+            by, answer = two.ask(FETCH, fetch_body(session, epoch, names=False))
+            assert (answer["error_code"], answer["session_id"]) == (NONE, session)
+            assert by is two.home
+    first = 2 * QUIET_LOOKS + 3
+    for epoch in range(first, first + QUIET_LOOKS + 4):
+        assert not two.ask(FETCH, fetch_body(sessions[0], epoch, names=False))[1]["error_code"]
+        two.rest(SESSIONS_S if epoch == first else LOOK_S)
+        two.turns()
+    assert two.is_lent, "it uses one alone"
+
+
+def test_a_guest_that_begins_another_fetch_session_goes_home(two: Two) -> None:
+    two.become_quiet()
+    for _ in range(2):
+        by, _ = two.ask(FETCH, fetch_body(0, 0, names=True))
+        assert by is two.host
+    two.rest(WINDOW_S)
+    two.turns()
+    assert not two.is_lent
 
 
 def test_a_session_that_has_become_large_does_not_keep_its_client_away(two: Two) -> None:
