@@ -41,4 +41,5 @@ def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> d
         for entity, values in gateway.image.security.quotas.items()
         if wanted.matches(entity)
     ]
-    return {"error_code": 0, "error_message": None, "entries": entries}
+    # Kafka has an empty text there, not null.
+    return {"error_code": 0, "error_message": "", "entries": entries}

@@ -30,7 +30,7 @@ from shmbroker.metadata.image import (
     TOPIC_RESOURCE,
 )
 from shmbroker.metadata.messages import fitting
-from shmbroker.metadata.topic_names import topic_name_complaint
+from shmbroker.metadata.topic_names import INTERNAL_TOPICS, topic_name_complaint
 from shmbroker.settings.checks import validate_broker_config, validate_topic_configs
 from shmbroker.settings.layers import effective_topic_config
 from shmbroker.settings.setting import LIST
@@ -128,9 +128,12 @@ def alter_configs(
 
 
 def idle_complaints(records: list[Record]) -> list[str]:
-    """What to tell of settings among these records that change nothing."""
+    """What to tell of settings among these records that change nothing. Internal topics have those
+    that Kafka gives them."""
     found = []
     for name, _, message in records:
+        if message.get("resource_name") in INTERNAL_TOPICS:
+            continue
         if name == "ConfigRecord" and message["value"] is not None:
             complaint = idle_complaint(message["name"], message["value"])
             if complaint is not None:

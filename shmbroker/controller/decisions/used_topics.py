@@ -41,6 +41,7 @@ def transactions_topic(config: BrokerConfig) -> dict[str, Any]:
         config["transaction.state.log.num.partitions"],
         config["transaction.state.log.replication.factor"],
         {
+            "compression.type": "uncompressed",
             "cleanup.policy": "compact",
             "min.insync.replicas": str(config["transaction.state.log.min.isr"]),
             "segment.bytes": str(config["transaction.state.log.segment.bytes"]),

@@ -7,7 +7,9 @@ from decision_cases import ALL, Case, answers_of, topic
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.controller.decisions.broker_values import listeners_complaint
 from shmbroker.controller.decisions.placement import PARTITIONS_MAX, place_partitions
+from shmbroker.controller.decisions.used_topics import transactions_topic
 from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
+from shmbroker.metadata.topic_names import TRANSACTION_TOPIC
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.wire import codec
 from shmbroker.wire.error_codes import INVALID_REQUEST
@@ -316,6 +318,20 @@ def test_nobody_is_shut_out_without_an_exception(controller: ActiveController) -
     assert alter(each="0", of="localhost:1") == INVALID_REQUEST
     assert alter(each="0", of="127.0.0.1:1") == 0
     assert alter(each="0") == 0
+
+
+def test_internal_topics_have_the_settings_that_kafka_gives_them(
+    controller: ActiveController, caplog: pytest.LogCaptureFixture
+) -> None:
+    create(controller, transactions_topic(BrokerConfig()))
+    assert controller.image.config(TOPIC_RESOURCE, TRANSACTION_TOPIC) == {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": "1",
+        "segment.bytes": "104857600",
+        "unclean.leader.election.enable": "false",
+    }
+    assert caplog.messages == []
 
 
 def test_what_tls_and_sasl_go_by_is_taken_as_it_is_and_not_changed() -> None:
