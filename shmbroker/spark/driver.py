@@ -174,7 +174,7 @@ def within_limits(
         return ends
     asked = [tp for tp in sorted(ends) if starts[tp] < ends[tp]]
     found = partition_files(client, terms(options), topics, asked)
-    if not all(found[tp].segments for tp in asked):
+    if any(starts[tp] < found[tp].files_start_offset for tp in asked):
         return _within_estimate(options.bytes_per_trigger_max, starts, ends, found)
     ranges = []
     for tp in asked:

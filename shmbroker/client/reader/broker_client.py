@@ -60,7 +60,11 @@ T = TypeVar("T")
 
 class PartitionFiles(NamedTuple):
     """What one leader has of one partition, as of one moment; where its files can't be listed,
-    without segments but with the `size` of its log."""
+    without segments.
+
+    `segments` are those with bytes: compaction may leave offsets without any. What is before
+    `files_start_offset` is in no file of this host. `size`: about the bytes of the whole log.
+    """
 
     topic: str
     partition: int
@@ -69,7 +73,8 @@ class PartitionFiles(NamedTuple):
     high_watermark: int
     last_stable_offset: int
     segments: tuple[ListedSegment, ...]
-    size: int = 0
+    files_start_offset: int
+    size: int
 
 
 class BrokerClient:
@@ -207,14 +212,22 @@ class BrokerClient:
             )
             for s in p["segments"]
         )
+        first, start, end = (
+            p["log_start_offset"],
+            p["local_log_start_offset"],
+            p["high_watermark"],
+        )
+        here = sum(segment.valid_bytes for segment in segments)
         return PartitionFiles(
             name,
             p["partition"],
             p["topic_id"],
-            p["log_start_offset"],
-            p["high_watermark"],
+            first,
+            end,
             p["last_stable_offset"],
             segments,
+            start,
+            here * (end - first) // max(1, end - start),
         )
 
     def sizes(

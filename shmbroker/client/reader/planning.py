@@ -53,8 +53,9 @@ class ListedSegment(NamedTuple):
 class Range(NamedTuple):
     """What to read of one partition, and the segments that hold it.
 
-    What is before the first segment, or all of it if there is none, has to be fetched; `size` is
-    then about how many bytes the whole range has, 0 if that is not known.
+    What is before `fetched_end` has to be fetched; `size` is then about how many bytes the whole
+    range has, 0 if that is not known. Behind it, offsets that no segment has are those of no
+    record: compaction has left nothing of them.
     """
 
     topic: str
@@ -63,6 +64,7 @@ class Range(NamedTuple):
     start_offset: int
     end_offset: int
     segments: Sequence[ListedSegment]
+    fetched_end: int = 0
     size: int = 0
     aborted: tuple[AbortedTransaction, ...] = ()
 
@@ -179,7 +181,7 @@ def _whole(
     r: Range, index_of: IndexOf, header_at: HeaderAt
 ) -> Iterable[tuple[ListedSegment | None, Piece]]:
     """One piece for each segment with records of the range, and one for what has to be fetched."""
-    fetched_end = min(r.end_offset, r.segments[0].base_offset) if r.segments else r.end_offset
+    fetched_end = min(r.end_offset, r.fetched_end)
     if r.start_offset < fetched_end:
         size = r.size * (fetched_end - r.start_offset) // (r.end_offset - r.start_offset)
         start = r.start_offset

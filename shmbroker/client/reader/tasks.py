@@ -153,7 +153,7 @@ def partition_files(
     sizes = client.sizes(topics, asked)
     return {
         tp: PartitionFiles(
-            *tp, topics[tp[0]].topic_id, firsts[tp], ends[tp], ends[tp], (), sizes[tp]
+            *tp, topics[tp[0]].topic_id, firsts[tp], ends[tp], ends[tp], (), ends[tp], sizes[tp]
         )
         for tp in asked
     }
@@ -204,4 +204,4 @@ def _range(terms: Terms, files: PartitionFiles, start: int, end: int) -> Range:
         aborted = aborted_transactions(reaching, start, end)
     size = files.size * (end - start) // max(1, files.high_watermark - first)
     topic = (files.topic, files.partition, files.topic_id)
-    return Range(*topic, start, end, files.segments, size, aborted)
+    return Range(*topic, start, end, files.segments, files.files_start_offset, size, aborted)

@@ -30,6 +30,8 @@ class FakePartition:
     segments: list[dict] = field(default_factory=list)
     remote: list[dict] = field(default_factory=list)
     """Segments that a leader serves, and doesn't list as files of its own."""
+    local_start_offset: int | None = None
+    """What is before it is in no file; None: that of the first segment listed."""
     error: int = 0
     tail: int = 0
     """Bytes of a batch that no longer fits, at the end of a Fetch answer, as a leader may send."""
@@ -66,6 +68,13 @@ class FakePartition:
             filled = index.read_bytes().rstrip(b"\0")
             filled += bytes(-len(filled) % len(entry))  # an entry may end in zeros of its own
             index.write_bytes(filled + entry + bytes(64))
+
+    def local_start(self) -> int:
+        """The first offset that a file of its own may have."""
+        if self.local_start_offset is not None:
+            return self.local_start_offset
+        first = self.segments[0]["base_offset"] if self.segments else self.high_watermark
+        return max(first, self.log_start_offset)
 
     def fetched(self, offset: int, size: int) -> bytes:
         """The batches from the one with `offset` on, one at least, as a leader answers a Fetch."""
@@ -312,6 +321,7 @@ class FakeFamily:
                     answer |= {
                         "error_code": partition.error,
                         "log_start_offset": partition.log_start_offset,
+                        "local_log_start_offset": partition.local_start(),
                         "high_watermark": partition.high_watermark,
                         "last_stable_offset": partition.high_watermark,
                         "directory": str(partition.directory),

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from shmbroker.client.faults import ClusterFault, DataLossFault
-from shmbroker.client.reader import broker_client, segment_files
+from shmbroker.client.reader import broker_client, planning, segment_files
 from shmbroker.client.reader.segment_files import GoneFault
 from shmbroker.errors import ConfigFault, CorruptFault
 from shmbroker.spark.datasource import ShmbrokerDataSource
@@ -342,6 +342,49 @@ def test_what_only_remote_storage_has_is_fetched(family: FakeFamily) -> None:
     assert rows(reader, tasks) == expected
     with pytest.raises(ClusterFault, match=r"offsets 5 to 9 of t-0 are in no file.*read=auto"):
         batch_rows(family, **start, **FILES)
+
+
+def test_offsets_of_which_compaction_left_nothing_are_not_fetched(family: FakeFamily) -> None:
+    partition = family.create("t")[0]
+    for _ in range(3):
+        partition.fill(10, roll=True)
+    partition.segments.pop(0)
+    partition.local_start_offset = 0
+    expected = [("t", 0, i) for i in range(10, 30)]
+    assert batch_rows(family, **FILES) == expected
+    assert batch_rows(family, minPartitions="5", **FILES) == expected
+    partition.segments.clear()
+    assert batch_rows(family, **FILES) == []
+    assert "Fetch" not in family.asked
+
+
+def test_what_has_to_be_fetched_counts_against_the_bytes_of_a_trigger(family: FakeFamily) -> None:
+    """By the size of the records that are at hand."""
+    partition = family.create("t")[0]
+    partition.fill(10, 10)
+    partition.fill(10, roll=True)
+    partition.fill(10, 9)
+    partition.remote.append(partition.segments.pop(0))
+    reader = source(family, startingOffsets="earliest", maxBytesPerTrigger="100").streamReader(
+        COLUMNS
+    )
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert 0 < end["t"]["0"] < 100
+    reader.stop()
+
+
+def test_what_has_to_be_fetched_is_split_by_its_size(
+    family: FakeFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = family.create("t")[0]
+    partition.fill(10, 10)
+    partition.fill(10, roll=True)
+    partition.fill(10, 9)
+    partition.remote.append(partition.segments.pop(0))
+    monkeypatch.setattr(planning, "PIECE_BYTES_MAX", partition.segments[0]["valid_bytes"] // 4)
+    tasks = source(family).reader(COLUMNS).partitions()
+    assert len([piece for task in tasks for piece in task.pieces if not piece.path]) == 4
 
 
 def test_a_fetch_is_split_as_asked(family: FakeFamily) -> None:
