@@ -25,7 +25,7 @@ from pyspark.sql.datasource import DataSource
 from shmbroker.errors import ConfigFault
 from shmbroker.spark import options as source_options
 from shmbroker.spark import worker
-from shmbroker.spark.batch_reader import BatchReader, PushdownBatchReader
+from shmbroker.spark.batch_reader import BatchReader
 from shmbroker.spark.columns import HEADERS_SCHEMA, SCHEMA
 from shmbroker.spark.options import Options
 from shmbroker.spark.stream_reader import RefusedReader, StreamReader
@@ -62,8 +62,7 @@ class ShmbrokerDataSource(DataSource):
     def reader(self, schema: StructType) -> BatchReader:
         """A batch query."""
         worker.freeze()
-        options = _parsed(self.options, is_stream=False)
-        return (PushdownBatchReader if options.has_pushdown else BatchReader)(options, schema)
+        return BatchReader(_parsed(self.options, is_stream=False), schema)
 
     def streamReader(self, schema: StructType) -> StreamReader | RefusedReader:
         """A streaming query."""

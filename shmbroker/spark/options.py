@@ -26,7 +26,6 @@
     fetchOffset.numRetries, .retryIntervalMs    numbers               3, 1000: for ends gone back
     kafkaConsumer.pollTimeoutMs  ms                                   30000: until bytes come
     emit                         records, ranges                      records
-    pushdown                     true, false                          false, batch only
     shmbroker.read               auto, files, fetch                   auto
     shmbroker.data               directory                            asked from the broker
     shmbroker.hold               time, as 10m                         10m, for a slow query's files
@@ -98,7 +97,6 @@ NAMES = {
         "groupIdPrefix",
         "commitOffsets",
         "emit",
-        "pushdown",
         "kafkaConsumer.pollTimeoutMs",
         "fetchOffset.numRetries",
         "fetchOffset.retryIntervalMs",
@@ -154,7 +152,6 @@ class Options(NamedTuple):
     group_id_prefix: str
     commits_offsets: bool
     emits_ranges: bool
-    has_pushdown: bool
     read_way: str
     hold_ms: int
     end_tries: int
@@ -225,7 +222,6 @@ def parse(options: Mapping[str, str], is_stream: bool) -> Options:
         given.get("groupidprefix", GROUP_ID_PREFIX),
         flag(given, "commitOffsets", True),
         emits_ranges,
-        flag(given, "pushdown", False),
         choice(given, "shmbroker.read", READ_WAYS),
         _hold_ms(given),
         number(given, "fetchOffset.numRetries", 3),
@@ -243,7 +239,7 @@ def _hold_ms(given: Mapping[str, str]) -> int:
 def ignored(options: Mapping[str, str], is_stream: bool) -> list[str]:
     """The options given that have no effect in such a query, as Spark's Kafka source warns of."""
     given = {name.lower() for name in options}
-    found = [NAMES[name] for name in (("pushdown",) if is_stream else _STREAM_ONLY)]
+    found = [] if is_stream else [NAMES[name] for name in _STREAM_ONLY]
     if "kafka.group.id" in given:
         found.append("groupIdPrefix")
     return [name for name in found if name.lower() in given]

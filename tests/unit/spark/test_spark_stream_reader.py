@@ -1,11 +1,10 @@
 """A stream's reader beyond its offsets: when it waits, what it commits, what it reports; and the
-plan as rows, and filters that spare reading."""
+plan as rows."""
 
 import os
 import sys
 import types
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 from fake_family import FakeFamily
-from pyspark.sql import datasource as spark_source
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadMaxBytes,
@@ -24,7 +22,6 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import (
     BinaryType,
-    IntegerType,
     LongType,
     StringType,
     StructField,
@@ -37,7 +34,6 @@ from shmbroker.spark import read_ranges, stream_reader, task_side, worker
 from shmbroker.spark.datasource import ShmbrokerDataSource
 from shmbroker.spark.lag import LagListener, add_lag
 from shmbroker.spark.options import QUERY_ID
-from shmbroker.spark.pushdown import Bounds, bounds_of
 
 COLUMNS = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])
 
@@ -336,77 +332,3 @@ def test_a_task_tells_a_fault_of_ours_without_a_traceback(
     with pytest.raises(DataLossFault):
         list(reader.read(tasks[0]))
     assert os.environ.pop(worker._HIDE) == "1"
-
-
-# --- filters -------------------------------------------------------------------------------------
-
-
-def filters(*named: tuple[str, str, Any]) -> list[Any]:
-    return [getattr(spark_source, kind)((column,), value) for kind, column, value in named]
-
-
-@pytest.mark.parametrize(
-    ("given", "bounds"),
-    [
-        ([("GreaterThan", "offset", 5), ("LessThan", "offset", 9)], Bounds(None, None, 6, 9)),
-        ([("GreaterThanOrEqual", "offset", 5), ("LessThanOrEqual", "offset", 9)], (5, 10)),
-        ([("EqualTo", "offset", 5)], (5, 6)),
-        ([("In", "offset", [9, 5])], (5, 10)),
-        ([("In", "offset", [])], (0, 0)),
-        ([("EqualTo", "partition", 1)], Bounds(partitions=frozenset([1]))),
-        (
-            [("In", "partition", [1, 2]), ("EqualTo", "partition", 2)],
-            Bounds(partitions=frozenset([2])),
-        ),
-        ([("In", "topic", ["a", None])], Bounds(topics=frozenset(["a"]))),
-        (
-            [("GreaterThan", "timestamp", datetime(1970, 1, 1, 0, 0, 1, 500, UTC))],
-            Bounds(timestamp_ms=1000),
-        ),
-        ([("LessThan", "timestamp", datetime(1970, 1, 1, tzinfo=UTC))], Bounds()),
-        ([("GreaterThan", "timestamp", datetime(1969, 12, 31, tzinfo=UTC))], Bounds()),
-        ([("GreaterThan", "timestamp", datetime(1970, 1, 2))], Bounds()),  # of what zone?
-        ([("EqualTo", "value", b"x"), ("GreaterThan", "partition", 1)], Bounds()),
-    ],
-)
-def test_filters_narrow_what_is_read(given: list, bounds: Any) -> None:
-    if not isinstance(bounds, Bounds):
-        bounds = Bounds(start_offset=bounds[0], end_offset=bounds[1])
-    assert bounds_of(filters(*given)) == bounds
-
-
-def test_a_filtered_batch_reads_less_and_keeps_its_filters(family: FakeFamily) -> None:
-    made = family.create("t", 2)
-    made[0].fill(10, 10)  # the record at offset n is of ms 1000 + n
-    made[1].fill(10, 10)
-    columns = StructType(
-        [StructField("partition", IntegerType()), StructField("offset", LongType())]
-    )
-    since = datetime.fromtimestamp(1.050, UTC)
-    for given, expected in (
-        ([("EqualTo", "partition", 1), ("LessThan", "offset", 7)], [(1, i) for i in range(7)]),
-        (
-            [("GreaterThanOrEqual", "timestamp", since), ("EqualTo", "partition", 0)],
-            [(0, i) for i in range(50, 100)],
-        ),
-        ([("EqualTo", "topic", "u")], []),
-        ([("GreaterThan", "offset", 1000)], []),
-    ):
-        reader = source(family, pushdown="true").reader(columns)
-        given = filters(*given)
-        assert list(reader.pushFilters(given)) == given
-        rows = [
-            tuple(row.values())
-            for task in reader.partitions()
-            for batch in reader.read(task)
-            for row in batch.to_pylist()
-        ]
-        assert rows == expected
-
-
-def test_a_filter_hides_no_start_behind_the_end(family: FakeFamily) -> None:
-    family.create("t")[0].fill(10)
-    reader = source(family, pushdown="true", startingOffsets='{"t": {"0": 30}}').reader(COLUMNS)
-    reader.pushFilters(filters(("LessThan", "offset", 7)))
-    with pytest.raises(ConfigFault, match="start offset 30 is greater than the resolved end"):
-        reader.partitions()
