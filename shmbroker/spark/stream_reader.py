@@ -173,7 +173,12 @@ class StreamReader(TaskSide, DataSourceStreamReader, SupportsTriggerAvailableNow
         the last one; so `latestOffset` does it, too.)"""
         from shmbroker.spark import driver
 
-        self._commit(end, driver.find_topics(self._connected(), self.options, is_new=False))
+        try:
+            topics = driver.find_topics(self._connected(), self.options, is_new=False)
+        except Fault as fault:
+            self._warn(fault)
+        else:
+            self._commit(end, topics)
 
     def stop(self) -> None:
         """Close the connections."""
@@ -228,11 +233,15 @@ class StreamReader(TaskSide, DataSourceStreamReader, SupportsTriggerAvailableNow
         try:
             self._connected().commit(group_id, changed)
         except Fault as fault:
-            if str(fault) != self._told:
-                self._told = str(fault)
-                logger.warning("offsets of group %s can't be committed: %s", group_id, fault)
+            self._warn(fault, f" of group {group_id}")
         else:
             self._committed |= changed
+
+    def _warn(self, fault: Fault, of_group: str = "") -> None:
+        """Tell once why offsets are not committed."""
+        if str(fault) != self._told:
+            self._told = str(fault)
+            logger.warning("offsets%s can't be committed: %s", of_group, fault)
 
     def _starts(
         self, start: dict[str, Any], topics: Mapping[str, Topic], wanted: Iterable[tuple[str, int]]

@@ -259,6 +259,19 @@ def test_offsets_that_cannot_be_committed_are_a_warning(
     assert len(family.commits) == 1
 
 
+def test_a_commit_while_nobody_answers_is_a_warning(
+    family: FakeFamily, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The micro-batch is written by then: what the query needs of the broker it asks for next."""
+    family.create("t")[0].fill(5)
+    reader = stream(family)
+    start = reader.initialOffset()
+    reader.stop()
+    family.__exit__()
+    stream(family, **{"kafka.default.api.timeout.ms": "100"}).commit(start)
+    assert "offsets can't be committed: No broker at" in caplog.text
+
+
 def test_ignored_options_are_told(family: FakeFamily, caplog: pytest.LogCaptureFixture) -> None:
     source(family, maxOffsetsPerTrigger="5").reader(COLUMNS)
     assert "maxOffsetsPerTrigger option ignored in this batch query" in caplog.text
