@@ -36,7 +36,7 @@ spark = (
 spark.sparkContext.setLogLevel("OFF")
 rows = (
     spark.readStream.format("shmbroker")
-    .option("kafka.bootstrap.servers", {address!r}).option("subscribe", "driver")
+    .option("kafka.bootstrap.servers", {address!r}).option("subscribe", {topic!r})
     .option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "1000")
     .option("shmbroker.read", {way!r}).load()
 )
@@ -49,12 +49,13 @@ query.awaitTermination()
 def test_a_killed_driver_is_resumed_exactly_once(
     spark: Any, broker: Broker, tmp_path: Path, way: str
 ) -> None:
-    topic = "driver"
-    if way == "files":
-        create(broker, topic)
-        produce(broker, topic, range(COUNT))
+    topic = f"driver-{way}"
+    create(broker, topic)
+    produce(broker, topic, range(COUNT))
     here = str(Path(__file__).parent)
-    text = DRIVER.format(here=here, address=broker.address, path=str(tmp_path), way=way)
+    text = DRIVER.format(
+        here=here, address=broker.address, topic=topic, path=str(tmp_path), way=way
+    )
     commits = tmp_path / "checkpoint" / "commits"
     first = start(text)
     try:
