@@ -109,6 +109,7 @@ LOGGERS = (
     "shmbroker.log.compaction.cleaned_files",
     "shmbroker.log.log_directory",
     "shmbroker.log.quarantine",
+    "shmbroker.log.raised_start",
     "shmbroker.log.recovery",
     "shmbroker.log.recovery.damage",
     "shmbroker.log.recovery.ends",

@@ -206,6 +206,7 @@ class PartitionStore:
         self.log_directory.lower_recovery_point(name, log.recovery_point)
         log.on_cut = functools.partial(self.log_directory.lower_recovery_point, name)
         log.store_position()
+        self.is_log_start_moved |= log.is_start_raised
 
     @staticmethod
     def _new_partition(
@@ -275,7 +276,7 @@ class PartitionStore:
 
     def delete_records(self, partition: Partition, offset: int) -> int | None:
         """Raise the log start offset (-1: to the high watermark); what it is then, None if that is
-        out of range. The next round of upkeep makes it durable."""
+        out of range. All processes may die now; the next round of upkeep makes it durable."""
         log = partition.log
         before = log.log_start_offset
         start = delete_records(log, offset, partition.high_watermark)

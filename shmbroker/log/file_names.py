@@ -4,6 +4,7 @@
        <20 digits>.log .index .timeindex .txnindex   a segment, named by its base offset
        <20 digits>.snapshot               producer state before that offset
        leader-epoch-checkpoint, partition.metadata
+       log-start-offset                where DeleteRecords lets it begin (`raised_start`)
    <topic>-<partition>.<32 hex>-delete/   renamed away, to be removed
    <topic>-<partition>.<32 hex>-stray/    found at start without a topic that owns it, or damaged
    <topic>-<partition>.<32 hex>-future/   a copy that Apache Kafka was making: left alone

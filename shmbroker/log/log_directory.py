@@ -48,6 +48,7 @@ from shmbroker.log.meta_properties import (
 )
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.quarantine import put_aside
+from shmbroker.log.raised_start import forget_raised
 from shmbroker.metadata.topic_names import METADATA_TOPIC
 from shmbroker.signs import sign
 
@@ -280,6 +281,7 @@ class LogDirectory:
         cut one beyond the log's end is known to be wrong.
         """
         offsets = self._kept(self.log_start_offsets)
+        told = []
         for topic, partition, log in logs:
             name = topic, partition
             start = min(log.log_start_offset, log.recovery_point)
@@ -287,8 +289,11 @@ class LogDirectory:
                 offsets[name] = start
             elif offsets.pop(name, None) is not None or log.is_start_raised:
                 sync_names(log.directory)
-            log.is_start_raised = False
+            if log.is_start_raised and start == log.log_start_offset:
+                told.append(log)
         self.log_start_offsets = self._store(LOG_START_OFFSET, offsets, self.log_start_offsets)
+        for log in told:
+            forget_raised(log)
 
     def lower_recovery_point(self, log: tuple[str, int], offset: int) -> None:
         """The log is about to end at `offset`, or was found to end there.

@@ -165,7 +165,8 @@ class PartitionLog:
         self.cuts = 0
         """How often its end was cut off, since it was opened."""
         self.is_start_raised = False
-        """Whether DeleteRecords raised the log start offset, and no checkpoint says so yet."""
+        """Whether DeleteRecords raised the log start offset, and no checkpoint says so yet
+        (`raised_start`)."""
 
     @classmethod
     def open(

@@ -4,6 +4,7 @@ Only whole segments go, oldest first, and only below the high watermark. Compact
 """
 
 from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.raised_start import note_raised
 from shmbroker.log.retiring import advance_log_start, delete_segments_before
 from shmbroker.log.segment import Segment
 
@@ -36,7 +37,7 @@ def delete_records(log: PartitionLog, offset: int, high_watermark: int) -> int |
         return None
     if offset > log.log_start_offset:
         advance_log_start(log, offset)
-        log.is_start_raised = True
+        note_raised(log)
     return log.log_start_offset
 
 

@@ -7,6 +7,7 @@ ever after. The high watermark is the caller's to stay above.
 from __future__ import annotations
 
 from shmbroker.log.checkpoints import sync_names
+from shmbroker.log.raised_start import forget_raised
 from shmbroker.log.recovery.producers import rebuild_producers
 from shmbroker.records.batch_layout import H_BASE_OFFSET
 
@@ -24,9 +25,7 @@ def truncate_to(log: PartitionLog, offset: int) -> bool:
         # Epochs that have begun there without a batch go all the same.
         log.drop_epochs_from(offset)
         return False
-    if log.on_cut is not None:
-        log.on_cut(offset)
-    log.on_segments_changed()
+    _tell(log, offset)
     if offset <= log.segments[0].base_offset:
         truncate_fully(log, offset, min(log.log_start_offset, offset))
         return True
@@ -47,9 +46,7 @@ def truncate_fully(log: PartitionLog, new_start_offset: int, log_start: int | No
 
     log_start: the log start offset, where it is less, as what lies between is in the store.
     """
-    if log.on_cut is not None:
-        log.on_cut(new_start_offset)
-    log.on_segments_changed()
+    _tell(log, new_start_offset)
     for segment in log.segments:
         segment.remove()
     log.segments.clear()
@@ -60,6 +57,15 @@ def truncate_fully(log: PartitionLog, new_start_offset: int, log_start: int | No
     sync_names(log.directory)
     log.log_start_offset = new_start_offset if log_start is None else log_start
     _end_at(log, new_start_offset)
+
+
+def _tell(log: PartitionLog, end_offset: int) -> None:
+    """Have nothing on the disk say of the log what is not true any more once it ends there."""
+    if log.on_cut is not None:
+        log.on_cut(end_offset)
+    if end_offset < log.log_start_offset:
+        forget_raised(log)
+    log.on_segments_changed()
 
 
 def _end_at(log: PartitionLog, end_offset: int) -> None:

@@ -61,6 +61,23 @@ def test_the_start_survives_every_kind_of_death(tmp_path: Path) -> None:
             assert b"after" in bytes(client.fetch(TOPIC, 30)["records"])
 
 
+def test_the_start_survives_a_kill_of_all_processes_right_after_the_answer(
+    tmp_path: Path,
+) -> None:
+    with Broker(data=tmp_path) as broker:
+        with RawClient(broker.address) as client:
+            client.create_topic(TOPIC)
+            for _ in range(3):
+                client.produce(TOPIC, batch_now(*[b"v"] * 10))
+        for start in range(11, 17):
+            with RawClient(broker.address) as client:
+                assert delete(client, start)["low_watermark"] == start
+                broker.kill()
+            broker.start()
+            with RawClient(broker.address) as client:
+                assert start_of(client) == start
+
+
 def test_whole_segments_go_with_the_next_retention_check() -> None:
     with (
         Broker("--set", "log.retention.check.interval.ms=500") as broker,

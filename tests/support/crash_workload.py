@@ -80,6 +80,8 @@ class Topic:
         self.start_least = 0
         """Nothing before is served after a crash: made durable by a checkpoint."""
         self.start_most = 0
+        self.start_told = 0
+        """Nothing before is served when processes die: DeleteRecords was acknowledged."""
         self.epoch = 0
         self.sequences: dict[int, int] = {}
 
@@ -170,6 +172,8 @@ class Life:
     def _open(self, topic: Topic) -> None:
         partition = self.store.open(topic, 0, topic.config, self.now_ms)
         partition.on_leadership(1, leadership(topic.epoch))
+        start = partition.log.log_start_offset
+        assert start >= topic.start_told, f"C: {topic.name} begins at {start} after a death"
         # Opening may cut off what was never promised.
         end = partition.log.log_end_offset
         for base in [base for base in topic.batches if base >= end]:
@@ -341,6 +345,7 @@ class Life:
         low, high = partition.log.log_start_offset, partition.high_watermark
         offset = self.rng.randrange(low, high + 1)
         topic.start_most = max(topic.start_most, offset)
+        topic.start_told = max(topic.start_told, offset)
         self.store.delete_records(partition, offset)
         if self.rng.random() < 0.5:
             self.upkeep()
@@ -358,6 +363,7 @@ class Life:
         self.jobs_now()
         topic.before = dict(topic.batches)
         topic.durable_end = min(topic.durable_end, offset)
+        topic.start_told = min(topic.start_told, offset)
         for base in [base for base in topic.batches if base >= offset]:
             del topic.batches[base]
         truncate_to(log, offset)

@@ -6,7 +6,8 @@ Version notes: 2 flexible.
 
 Rules of this file:
 * Records below the new start can't be read from now on; their segments go with the next retention
-  check. The start is in `log-start-offset-checkpoint` within a second.
+  check. The start outlives all processes from the answer on, and is in
+  `log-start-offset-checkpoint` within a second.
 * The low watermark is the least log start offset of all replicas. With one there is nobody to wait
   for, so the request's timeout has no meaning yet.
 """

@@ -6,8 +6,9 @@ end. Nothing is appended before the last one is done.
 
 from __future__ import annotations
 
+from shmbroker.log.raised_start import find_raised, forget_raised
 from shmbroker.log.recovery.ends import judge_ends, take_clean, take_trusted
-from shmbroker.log.recovery.epochs import cut_epochs, load_epochs
+from shmbroker.log.recovery.epochs import cut_epochs, load_epochs, rebuild_epochs
 from shmbroker.log.recovery.listing import list_files
 from shmbroker.log.recovery.producers import rebuild_producers
 from shmbroker.log.recovery.scan import scan
@@ -44,6 +45,8 @@ def load(
     if not is_found:
         scan(log, recovery_point)
     _complete_indexes(log, without_indexes)
+    if log.is_start_raised and log.log_start_offset > log.log_end_offset:
+        _lower_start(log, log_start_offset)
     _settle_ends(log, recovery_point)
     log.activate()
     remove_unfit_snapshots(log, recovery_point, clean=clean)
@@ -71,6 +74,20 @@ def _begin(log: PartitionLog, log_start_offset: int, now_ms: int) -> None:
             segment.create_files()
     if not log.config.is_tiered:
         log.log_start_offset = max(log_start_offset, log.segments[0].base_offset)
+    raised = find_raised(log)
+    log.is_start_raised = raised > 0
+    log.log_start_offset = max(log.log_start_offset, raised)
+
+
+def _lower_start(log: PartitionLog, log_start_offset: int) -> None:
+    """Take the start of before a DeleteRecords, as a power cut took the records around it. No other
+    end may make it true again."""
+    forget_raised(log)
+    log.are_names_new = True
+    log.log_start_offset = log_start_offset
+    if not log.config.is_tiered:
+        log.log_start_offset = max(log_start_offset, log.segments[0].base_offset)
+    rebuild_epochs(log)
 
 
 def _note_unflushed(log: PartitionLog, recovery_point: int) -> None:

@@ -21,7 +21,9 @@ from shmbroker.log.checkpoints import CLEANER, LOG_START_OFFSET, read_offsets
 from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
 from shmbroker.log.partition_metadata import read_mark
+from shmbroker.log.raised_start import RAISED_START
 from shmbroker.log.transaction_index import AbortedTransactions
+from shmbroker.log.truncation import truncate_to
 from shmbroker.records.batch import encode_batch
 from shmbroker.replica.partition import Partition
 from shmbroker.settings.layers import effective_topic_configs
@@ -492,6 +494,77 @@ def test_log_start_is_checkpointed_when_the_log_is_on_the_disk_up_to_there(node:
     log = node.open(topic).log
     assert (log.log_start_offset, log.log_end_offset) == (8, 8)
     assert not node.counted
+
+
+def test_a_raised_start_outlives_all_processes_before_any_checkpoint(node: Node) -> None:
+    topic = Topic()
+    partition = node.fill(topic, 8)
+    node.store.checkpoint()
+    assert node.store.delete_records(partition, 5) == 5
+    for is_successor in (False, True):
+        node.kill()
+        node.start(is_successor=is_successor)
+        log = node.open(topic).log
+        assert (log.log_start_offset, log.log_end_offset) == (5, 8)
+        assert log.leader_epochs.entries == [(0, 5)]
+    node.upkeep.run(NOW_MS)
+    node.sync()
+    node.upkeep.run(NOW_MS)
+    assert read_offsets(str(node.path / LOG_START_OFFSET)) == {("t", 0): 5}
+    assert not (node.directory(topic) / RAISED_START).exists()
+    node.kill()
+    node.start()
+    assert node.open(topic).log.log_start_offset == 5
+    assert not node.counted
+
+
+def test_a_raised_start_behind_what_a_power_cut_has_left_is_forgotten(node: Node) -> None:
+    topic = Topic()
+    partition = node.fill(topic, 8)
+    node.store.checkpoint()
+    assert node.store.delete_records(partition, 7) == 7
+    segment = partition.log.active.path
+    node.kill()
+    os.truncate(segment, 4 * SIZE)
+    node.start()
+    log = node.fill(topic, 6).log
+    assert (log.log_start_offset, log.log_end_offset) == (0, 10)
+    node.kill()
+    node.start()
+    log = node.open(topic).log
+    assert (log.log_start_offset, log.log_end_offset) == (0, 10), "records that are new"
+    assert log.leader_epochs.entries == [(0, 0)]
+
+
+@pytest.mark.parametrize("text", ["", "x", "\0\0"])
+def test_a_raised_start_that_a_power_cut_has_damaged_is_not_used(node: Node, text: str) -> None:
+    topic = Topic()
+    partition = node.fill(topic, 8)
+    assert node.store.delete_records(partition, 5) == 5
+    node.kill()
+    (node.directory(topic) / RAISED_START).write_text(text)
+    node.start()
+    assert node.open(topic).log.log_start_offset == 0
+
+
+def test_a_cut_below_a_raised_start_forgets_it(node: Node) -> None:
+    topic = Topic()
+    partition = node.fill(topic, 8)
+    assert node.store.delete_records(partition, 7) == 7
+    truncate_to(partition.log, 3)
+    assert not (node.directory(topic) / RAISED_START).exists()
+
+
+def test_a_full_disk_does_not_refuse_to_delete_records(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = node.fill(Topic(), 8)
+
+    def refuse(path: str, *_: object, **__: object) -> None:
+        raise StorageFault(f"no space for {path}", path)
+
+    monkeypatch.setattr("shmbroker.log.raised_start.write_file", refuse)
+    assert node.store.delete_records(partition, 5) == 5
 
 
 # --- damage that readers meet ---
