@@ -67,6 +67,7 @@ LOGGERS = (
     "shmbroker.broker.replication.cutting",
     "shmbroker.broker.replication.replica_fetcher",
     "shmbroker.broker.storage_faults",
+    "shmbroker.broker.swaps",
     "shmbroker.broker.tiering",
     "shmbroker.broker.tiering.lists",
     "shmbroker.broker.tiering.pieces",

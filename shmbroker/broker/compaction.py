@@ -24,10 +24,11 @@ from typing import Any
 
 from shmbroker import logs
 from shmbroker.broker.partition_store import PartitionStore
+from shmbroker.broker.swaps import Swap
 from shmbroker.errors import StorageFault
 from shmbroker.log.compaction.cleanable import Cleanable, find_cleanable
 from shmbroker.log.compaction.cleaned_files import try_remove_cleaned
-from shmbroker.log.compaction.swap import prepare_swap, replace_segments
+from shmbroker.log.compaction.swap import prepare_swap
 from shmbroker.log.segment import Segment
 from shmbroker.replica.partition import Partition
 from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR, NONE
@@ -149,7 +150,7 @@ class Compaction:
 
     def on_cleaner_lost(self) -> None:
         """The cleaner is dead; what it had begun is removed."""
-        if self.current is None or self.current[0].key in self.store.swapping:
+        if self.current is None:
             return
         (partition, _), self.current = self.current, None
         try_remove_cleaned(partition.log.directory)
@@ -182,6 +183,7 @@ class Compaction:
         elif groups:
             self._swap(partition, groups, body["end_offset"], now_ms)
         else:
+            self.current = None
             self._done(partition, body["end_offset"])
 
     def _is_as_before(self, partition: Partition, segments: list[Segment]) -> bool:
@@ -204,31 +206,26 @@ class Compaction:
         name = partition.topic, partition.partition
         cleaned_before = store.log_directory.cleaned_offsets.get(name)
         store.log_directory.note_cleaned(name, end)
+        directory = -1
         try:
             store.log_directory.checkpoint_cleaned()
+            directory = os.open(log.directory, os.O_RDONLY | os.O_CLOEXEC)
             prepare_swap(log.directory, groups)
-        except StorageFault as fault:
+        except (OSError, StorageFault) as fault:
+            if directory >= 0:
+                os.close(directory)
             store.log_directory.note_cleaned(name, cleaned_before)
             self._put_off(partition, fault)
             return
 
-        def finish(fault: OSError | None) -> None:
-            store.swapping.discard(partition.key)
-            if fault is not None:
-                store.fence(fault)
-            elif store.partitions.get(partition.key) is partition:
-                replaced = [segment for old, _ in groups for segment in old]
-                paths = replace_segments(log, groups, now_ms)
-                delay_ms = log.config.file_delete_delay_ms
-                store.removals.unlink_later(paths, replaced, delay_ms)
+        def on_done(is_done: bool) -> None:
+            if is_done:
                 self._done(partition, end)
-            self.current = None
 
-        store.swapping.add(partition.key)
-        store.submit_flush([os.open(log.directory, os.O_RDONLY | os.O_CLOEXEC)], finish)
+        self.current = None
+        store.swaps.begin(Swap(partition, groups, now_ms, on_done), directory)
 
     def _done(self, partition: Partition, end_offset: int) -> None:
-        self.current = None
         log = partition.log
         log.cleaned_offset = max(log.cleaned_offset, end_offset)
         name = partition.topic, partition.partition

@@ -23,10 +23,10 @@ from collections.abc import Callable
 
 from shmbroker import logs
 from shmbroker.broker.partition_store import PartitionStore
+from shmbroker.broker.swaps import Swap
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.checkpoints import remove_files
 from shmbroker.log.compaction.cleaned_files import SWAP, cleaned_path
-from shmbroker.log.compaction.swap import replace_segments
 from shmbroker.log.file_names import LOG
 from shmbroker.log.mending import NO_LIMIT, Hole, Mend, lines_of, look_at, write_mended
 from shmbroker.log.partition_log import PartitionLog
@@ -184,19 +184,20 @@ class DamageMender:
             logger.error("%s can't be mended: %s", segment.path, fault)
             return
 
-        def finish(fault: OSError | None) -> None:
-            store.swapping.discard(partition.key)
-            if fault is not None:
-                store.fence(fault)
-            elif store.partitions.get(partition.key) is partition:
-                paths = replace_segments(log, groups, now_ms)
-                log.segments[log.segment_number(segment.base_offset)].create_files()
-                delay_ms = log.config.file_delete_delay_ms
-                store.removals.unlink_later(paths, [segment], delay_ms)
+        def on_done(is_done: bool) -> None:
+            if is_done:
+                self._complete(log, segment.base_offset)
             self.run(now_ms)
 
-        store.swapping.add(partition.key)
-        store.submit_flush([directory], finish)
+        store.swaps.begin(Swap(partition, groups, now_ms, on_done), directory)
+
+    @staticmethod
+    def _complete(log: PartitionLog, base_offset: int) -> None:
+        """Make the indexes of a segment that was mended."""
+        try:
+            log.segments[log.segment_number(base_offset)].create_files()
+        except StorageFault as fault:
+            logger.error("%s; the next start makes it", fault)
 
 
 def _look(segment: Segment, limit: int, before: Segment | None, gaps_end: int) -> Mend | None:

@@ -2,6 +2,7 @@
 
    .directories     whose a directory is, and what was lost of them     partition_directories.py
    .removals        files and directories that go later                 removals.py
+   .swaps           segments that take the place of others              swaps.py
 
 What is due by time alone, `upkeep` does, in rounds.
 
@@ -22,6 +23,7 @@ from typing import NamedTuple
 
 from shmbroker.broker.partition_directories import PartitionDirectories
 from shmbroker.broker.removals import Removals
+from shmbroker.broker.swaps import Swaps
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.ids import partition_key
 from shmbroker.log.compaction.cleaned_files import deleted_paths
@@ -95,6 +97,7 @@ class PartitionStore:
         self.count: Callable[[str], None] = lambda name: None
         """What is told the name of a counter for each thing that is found lost or damaged."""
         self.removals = Removals(log_directory.descriptors, self.dropped_file_ids, steady_ms)
+        self.swaps = Swaps(self)
         self.directories = PartitionDirectories(
             log_directory, lambda name: self.count(name), self.removals.remove_later
         )
@@ -334,12 +337,16 @@ class PartitionStore:
 
         self.submit_flush(descriptors, on_flushed)
 
-    def fence(self, fault: OSError) -> None:
-        """The kernel may have dropped what it could not write: nothing here is to be trusted."""
+    def fence(self, fault: OSError | StorageFault) -> None:
+        """The kernel may have dropped what it could not write, or names could be neither changed
+        nor changed back: nothing here is to be trusted."""
         if self.is_fenced:
             return
         self.is_fenced = True
-        logger.error("fdatasync in %s: %s; it is offline", self.log_directory.path, fault)
+        if isinstance(fault, StorageFault):
+            logger.error("%s; %s is offline", fault, self.log_directory.path)
+        else:
+            logger.error("fdatasync in %s: %s; it is offline", self.log_directory.path, fault)
         for partition in self.partitions.values():
             partition.take_offline()
             self.on_readable(partition.key)

@@ -1,6 +1,6 @@
 """The upkeep of a broker's logs, in rounds between its turns: what is due, of some of them.
 
-   each round           renames that were refused; removals that are due; a part of the
+   each round           renames and swaps that were refused; removals that are due; a part of the
                         partitions: flush, park
    retention check      a part of the partitions: what retention allows goes
    log starts moved     flush up to them, then make them durable
@@ -79,6 +79,7 @@ class Upkeep:
         for name in list(islice(store.directories.refused, RENAMES_PER_ROUND)):
             self._try(store.directories.rename_refused, name)
         store.removals.run(self._try)
+        store.swaps.run()
         if not self._round:
             self._round = list(self.partitions.values())
         due, self._round = (

@@ -94,3 +94,9 @@ def set_aside(log: PartitionLog, segment: Segment) -> None:
     segment.close()
     rename_files(log.directory, segment.base_offset, "", DELETED)
     segment.path += DELETED  # Slices of it may still be asked for.
+
+
+def bring_back(log: PartitionLog, segment: Segment) -> None:
+    """Undo it, as what was to take its place can't. StorageFault if the disk refuses."""
+    rename_files(log.directory, segment.base_offset, DELETED, "")
+    segment.path = segment.path.removesuffix(DELETED)

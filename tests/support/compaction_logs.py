@@ -122,9 +122,10 @@ def groups_of(log: PartitionLog, report: Report) -> list[tuple[list[Segment], in
 def swap(log: PartitionLog, report: Report) -> None:
     groups = groups_of(log, report)
     prepare_swap(log.directory, groups)
-    for path in replace_segments(log, groups, 0):
-        if os.path.exists(path):
-            os.unlink(path)
+    for old, size in groups:
+        for path in replace_segments(log, old, size, 0):
+            if os.path.exists(path):
+                os.unlink(path)
 
 
 def compact_log(log: PartitionLog, dirty_offset: int = 0, **options: int) -> Report:
