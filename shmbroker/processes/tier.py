@@ -239,7 +239,8 @@ class TierProcess(SleepingChild):
             found = transfer.load_segments(self.store, prefix, name, is_swept=is_swept)
             return {
                 "error_code": NONE,
-                "damaged": found.damaged,
+                "complaints": found.complaints,
+                "damaged": [copy._asdict() for copy in found.damaged],
                 "segments": [segment._asdict() for segment in found.segments],
             }
 
@@ -248,7 +249,7 @@ class TierProcess(SleepingChild):
                 self.sweeping.discard(prefix)
                 if not answer["error_code"]:
                     self.swept.add(prefix)
-            for complaint in answer.get("damaged", ()):
+            for complaint in answer.get("complaints", ()):
                 lost = "what it names counts as not copied"
                 logger.error("%s; %s", complaint, lost, extra=logs.seldom(lost))
                 self.count("tier_damaged")

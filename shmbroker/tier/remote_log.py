@@ -7,8 +7,10 @@
 
 Rules
  * Segments are in offset order, none lies within another. They may overlap, after a leader that
-   rolled elsewhere than the one before, and have gaps, where a copy was lost or tiering was off;
+   rolled elsewhere than the one before, and have gaps, where a copy was lost or damaged;
    `covered_end` sees only what is whole.
+ * A copy whose manifest is damaged counts as none, but it is known that it was there: no log start
+   is moved past it.
  * A local segment may go when all of it is covered, from the local start on.
 """
 
@@ -44,10 +46,13 @@ class LocalSegment(Protocol):
 class RemoteLog:
     """The copies of one partition's segments."""
 
-    __slots__ = ("_bases", "segments")
+    __slots__ = ("_bases", "damaged", "segments")
 
-    def __init__(self, segments: Iterable[RemoteSegment] = ()) -> None:
+    def __init__(
+        self, segments: Iterable[RemoteSegment] = (), damaged: Iterable[RemoteSegment] = ()
+    ) -> None:
         self.segments: list[RemoteSegment] = []
+        self.damaged = list(damaged)
         self._bases: list[int] = []
         for segment in sorted(segments, key=lambda one: (one.base_offset, -one.end_offset)):
             self.add(segment)
@@ -74,6 +79,7 @@ class RemoteLog:
     def remove(self, gone: Iterable[RemoteSegment]) -> None:
         """Forget copies that are deleted."""
         dropped = set(gone)
+        self.damaged = [segment for segment in self.damaged if segment not in dropped]
         self.segments = [segment for segment in self.segments if segment not in dropped]
         self._bases = [segment.base_offset for segment in self.segments]
 
@@ -95,6 +101,21 @@ class RemoteLog:
             if segment.end_offset > offset:
                 return segment
         return None
+
+    def begins_at(self, offset: int) -> int:
+        """Where the first copy begins that ends behind `offset`, damaged or not; NEVER if there is
+        none."""
+        known = (*self.segments, *self.damaged)
+        return min((one.base_offset for one in known if one.end_offset > offset), default=NEVER)
+
+    def gaps(self, start: int, end: int) -> list[tuple[int, int]]:
+        """[from, to) of the offsets in [start, end) that no copy covers."""
+        found = []
+        while (covered := self.covered_end(start)) < end:
+            following = self.find(covered)
+            start = end if following is None else min(following.base_offset, end)
+            found.append((covered, start))
+        return found
 
     def with_aborted(self, offset: int) -> list[RemoteSegment]:
         """Segments with a transaction index that end behind `offset`."""
@@ -130,7 +151,8 @@ class RemoteLog:
 
     def ended_by(self, offset: int) -> list[RemoteSegment]:
         """Segments of which nothing at or behind `offset` is left: below the log start."""
-        return [segment for segment in self.segments if segment.end_offset <= offset]
+        known = (*self.segments, *self.damaged)
+        return [segment for segment in known if segment.end_offset <= offset]
 
     def count_covered(self, closed: Sequence[LocalSegment], start: int) -> int:
         """How many of the closed local segments, from the first on, the store has as well.

@@ -70,8 +70,10 @@ class Copied(NamedTuple):
     """What a load has found."""
 
     segments: list[RemoteSegment]
-    damaged: list[str]
-    """Complaints about manifests that can't be used; their objects are left alone."""
+    damaged: list[RemoteSegment]
+    """Segments whose manifests can't be used; their objects are left alone."""
+    complaints: list[str]
+    """Lines that say what is wrong with these."""
 
 
 class FileChunk(NamedTuple):
@@ -212,28 +214,30 @@ def load_segments(
     for key, _ in store.list_objects(prefix):
         if (parts := manifest.split_key(key)) is not None:
             kinds.setdefault(parts[0], []).append(parts[1])
-    segments, damaged, orphans = [], [], []
-    for stem, found in kinds.items():
-        if manifest.MANIFEST not in found:
-            orphans += [f"{prefix}{stem}.{kind}" for kind in found]
+    found = Copied([], [], [])
+    orphans = []
+    for stem, there in kinds.items():
+        if manifest.MANIFEST not in there:
+            orphans += [f"{prefix}{stem}.{kind}" for kind in there]
             continue
         key = f"{prefix}{stem}.{manifest.MANIFEST}"
         try:
             data = store.get(key, 0, manifest.MANIFEST_BYTES_MAX)
             segment, _ = manifest.parse_manifest(key, data, name)
-            if manifest.LOG not in found:
+            if manifest.LOG not in there:
                 raise CorruptFault(f"{key} speaks of a log that isn't there")
         except MissingFault:
             continue  # deleted a moment ago
         except CorruptFault as fault:
-            damaged.append(str(fault))
+            found.damaged.append(manifest.damaged_copy(stem))
+            found.complaints.append(str(fault))
             continue
-        segments.append(segment)
+        found.segments.append(segment)
     if is_swept:
         store.sweep(prefix)
         if orphans:
             store.delete(orphans)
-    return Copied(segments, damaged)
+    return found
 
 
 def delete_segments(store: ObjectStore, prefix: str, stems: list[str]) -> None:

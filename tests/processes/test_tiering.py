@@ -310,6 +310,33 @@ def test_store_that_fails_costs_time_and_damage_is_not_served() -> None:
         read(broker, 6000, 1500)
 
 
+def test_a_damaged_manifest_is_a_gap_that_is_named_and_not_skipped() -> None:
+    with Broker(*QUICK) as broker:
+        create(broker)
+        produce(broker, 6000)
+        wait_until(lambda: len(local_segments(broker)) <= 2, "local retention")
+        store = broker.data / "tier-store"
+        manifests = sorted(store.rglob("*.manifest"))
+        damaged = manifests[1]
+        start, end = (int(part) for part in damaged.name.split("-")[:2])
+        whole = damaged.read_bytes()
+        damaged.write_bytes(whole[:-3])
+        assert broker.stop() == 0
+        broker.start()
+        line = f"neither here nor whole in the remote store are offsets {start} to {end - 1}"
+        wait_until(lambda: line in broker.log, "its line")
+        assert offsets(broker, -2)[0] == 0
+        with RawClient(broker.address) as client:
+            wait_until(lambda: client.fetch(TOPIC, 0, 0)["records"], "what is before it")
+            for offset in (start, end - 1):
+                assert client.fetch(TOPIC, offset, 0)["error_code"] == KAFKA_STORAGE_ERROR
+        read(broker, 6000, end)
+        damaged.write_bytes(whole)
+        kill(broker, "tier-1")
+        kill(broker, "io-worker-1")
+        read(broker, 6000)
+
+
 def test_total_retention_waits_for_copies() -> None:
     with Broker(*QUICK) as broker:
         store = broker.data / "tier-store"

@@ -30,6 +30,7 @@ from shmbroker.replica.partition import Partition
 from shmbroker.tier import transfer
 from shmbroker.tier.manifest import PartitionName, partition_prefix, stem_of
 from shmbroker.tier.remote_log import RemoteSegment
+from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR
 from tests.unit.tier.stores import Killed, MemoryStore
 
 TOPIC_ID = bytes(range(16))
@@ -59,6 +60,7 @@ class World:
         """(producer id, first offset, offset of the marker)."""
         self.sequences = {1: 0, 2: 0}
         self.start = 0
+        self.may_be_damaged = False
         self.asked: deque = deque()
         self.is_swept = False
         self.incarnation = 0
@@ -77,6 +79,7 @@ class World:
             file_ids=self.file_ids,
             clean=False,
             log_start_offset=self.log_start,
+            cleaned_offset=0,
         )
         self.partition = Partition(KEY, "t", TOPIC_ID, 0, self.log)
         image = SimpleNamespace(
@@ -145,8 +148,14 @@ class World:
     def TierLoad(self, _body: dict) -> dict:
         found = transfer.load_segments(self.store, PREFIX, NAME, is_swept=not self.is_swept)
         self.is_swept = True
-        assert not found.damaged
-        return {"segments": [one._asdict() for one in found.segments]}
+        assert not found.damaged or self.may_be_damaged
+        return {
+            "segments": [one._asdict() for one in found.segments],
+            "damaged": [
+                {"base_offset": base, "end_offset": end, "leader_epoch": epoch}
+                for base, end, epoch, *_ in found.damaged
+            ],
+        }
 
     def TierCopy(self, body: dict) -> dict:
         assert self.is_swept
@@ -383,6 +392,44 @@ def test_store_that_is_not_mounted_costs_nothing(tiered_world):
     tiered_world.unmount_store(0)
     tiered_world.check()
     assert tiered_world.log.log_start_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "is_removed"), [(0, False), (1, False), (1, True), (3, False), (3, True)]
+)
+def test_a_copy_without_a_manifest_is_named_and_never_skipped(
+    tiered_world, caplog, number, is_removed
+):
+    world = tiered_world
+    world.may_be_damaged = True
+    keys = sorted(key for key in world.store.objects if key.endswith(".manifest"))
+    base, end = (int(part) for part in keys[number].rpartition("/")[2].split("-")[:2])
+    whole = world.store.objects[keys[number]]
+    if is_removed:
+        del world.store.objects[keys[number]]
+    else:
+        world.store.objects[keys[number]] = whole[:-3]
+    world.kill_worker(0)
+    world.tick(2)
+    assert f"are offsets {base} to {end - 1}: reads of them" in caplog.text
+    assert world.log.log_start_offset == 0, "the log begins where it did"
+    limit = world.partition.high_watermark
+    for offset in range(base, end):
+        world.tick(2)
+        found = world.tiering.read(world.partition, offset, 300, limit, True)
+        assert found == KAFKA_STORAGE_ERROR
+    for offset in {0, base - 1, end} - {-1, base}:
+        data, _ = world.read(offset)
+        assert data
+    # DeleteRecords beyond it ends that, and removes what is left of it.
+    assert delete_records(world.log, end, limit) == end
+    world.note_log_start()
+    for _ in range(4):
+        world.tick(2)
+    left = [key for key in world.store.objects if int(key.rpartition("/")[2][:20]) < end]
+    assert not left or is_removed, "one without a manifest is swept with the next start of the tier"
+    data, _ = world.read(end)
+    assert data
 
 
 def test_copies_stay_until_the_log_start_above_them_is_durable(tiered_world):

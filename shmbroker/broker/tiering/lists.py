@@ -14,7 +14,7 @@ import logging
 from shmbroker import logs
 from shmbroker.log.retiring import advance_log_start
 from shmbroker.log.truncation import truncate_fully
-from shmbroker.tier.remote_log import RemoteLog, RemoteSegment
+from shmbroker.tier.remote_log import NEVER, RemoteLog, RemoteSegment
 from shmbroker.wire.api_keys import TIER_LOAD
 
 TYPE_CHECKING = False
@@ -49,15 +49,19 @@ class Lists:
             if body["error_code"]:
                 remote.failed(self.table.steady_ms())
             else:
-                self._take(remote, [RemoteSegment(**found) for found in body["segments"]])
+                damaged = [
+                    RemoteSegment(**found, size=0, max_timestamp=NEVER) for found in body["damaged"]
+                ]
+                segments = [RemoteSegment(**found) for found in body["segments"]]
+                self._take(remote, RemoteLog(segments, damaged))
             self.table.wake(remote.partition.key)
 
         remote.is_asked = self.table.ask(TIER_LOAD, "TierLoad", remote.name(), on_answer)
 
-    def _take(self, remote: Remote, segments: list[RemoteSegment]) -> None:
+    def _take(self, remote: Remote, copies: RemoteLog) -> None:
         log = remote.partition.log
         if (
-            not segments
+            not (copies.segments or copies.damaged)
             and remote.partition.is_leader
             and log.log_start_offset < log.segments[0].base_offset
         ):
@@ -75,11 +79,12 @@ class Lists:
             )
             return
         remote.succeeded()
-        remote.log = RemoteLog(segments)
+        remote.log = copies
         remote.is_loaded = remote.is_current = True
         remote.refresh_ms = self.table.steady_ms() + FOLLOWER_REFRESH_MS
         if remote.partition.is_leader:
             reconcile(remote, self.table.store)
+            _name_gaps(remote)
         self.on_loaded(remote)
 
 
@@ -107,9 +112,26 @@ def reconcile(remote: Remote, store: PartitionStore) -> None:
                 f"the log only up to {log.log_end_offset}"
             )
             return
-    found = copies.find(log.log_start_offset)
+    first = copies.begins_at(log.log_start_offset)
     local = log.segments[0].base_offset
-    start = local if found is None else min(found.base_offset, local)
+    start = local if first == NEVER else min(first, local)
     if start > log.log_start_offset:
         advance_log_start(log, start)
     store.note_log_start()
+
+
+def _name_gaps(remote: Remote) -> None:
+    """Say which records are neither here nor in the store as a whole."""
+    log = remote.partition.log
+    for start, end in remote.log.gaps(log.log_start_offset, log.segments[0].base_offset):
+        if remote.is_lost(end):
+            gap = "reads of them get KAFKA_STORAGE_ERROR, and DeleteRecords up to there ends that"
+            logger.error(
+                "%s-%d: neither here nor whole in the remote store are offsets %d to %d: %s",
+                remote.partition.topic,
+                remote.partition.partition,
+                start,
+                end - 1,
+                gap,
+                extra=logs.seldom(gap),
+            )

@@ -2,6 +2,8 @@
 
 A reader comes back at the offset where its last slice ended. Where it ended within a piece, the
 position there is remembered (`Remote.boundaries`), so that no index is searched for it.
+
+Records that a copy should have and none has are never skipped: reads of them are refused.
 """
 
 from __future__ import annotations
@@ -51,12 +53,17 @@ class RemoteReader:
                     chunk = remote.chunk_of(offset)
                     if chunk is None:
                         copy = remote.log.find(offset)
-                        if copy is None or copy.base_offset >= log.local_start_offset:
-                            if not remote.is_loaded:
-                                return self._await_list(remote)
-                            offset = log.local_start_offset  # a gap
-                            break
-                        return self.pieces.fetch(remote, copy, max(offset, copy.base_offset))
+                        if copy is not None and copy.base_offset <= offset:
+                            return self.pieces.fetch(remote, copy, offset)
+                        if not remote.is_current:
+                            return self._await_list(remote)
+                        gap_end = log.local_start_offset
+                        if copy is not None:
+                            gap_end = min(gap_end, copy.base_offset)
+                        if remote.is_lost(gap_end):
+                            return KAFKA_STORAGE_ERROR
+                        offset = gap_end
+                        continue
                     place = chunk, chunk.find(offset)[0]
                 chunk, position = place
                 if position < chunk.size:

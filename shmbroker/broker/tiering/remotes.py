@@ -116,6 +116,11 @@ class Remote:
         for copy in [copy for copy, entries in self.aborted.items() if entries is None]:
             del self.aborted[copy]
 
+    def is_lost(self, gap_end: int) -> bool:
+        """Whether what no copy has, up to there, was lost in the store: no hole that the log had
+        itself, and has named (`PartitionLog.cleaned_offset`)."""
+        return 0 <= self.partition.log.cleaned_offset < gap_end
+
     def chunk_of(self, offset: int) -> Segment | None:
         """The piece with `offset`."""
         place = bisect_right(self.chunks, offset, key=lambda chunk: chunk.base_offset)

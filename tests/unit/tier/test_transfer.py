@@ -235,7 +235,9 @@ def test_damaged_manifest_costs_its_segment_alone(log):
     count = len(store.objects)
     found = transfer.load_segments(store, PREFIX, NAME, is_swept=True)
     assert found.segments == segments[1:]
-    assert len(found.damaged) == 1
+    (damaged,) = found.damaged
+    assert damaged[:3] == segments[0][:3]
+    assert len(found.complaints) == 1
     assert len(store.objects) == count, "what can't be judged is left alone"
     copy(store, log, segments[0])
     assert not transfer.load_segments(store, PREFIX, NAME, is_swept=True).damaged
