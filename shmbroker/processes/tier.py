@@ -39,6 +39,7 @@ from shmbroker.tier import transfer
 from shmbroker.tier.manifest import PartitionName, partition_prefix, stem_of, topic_prefix
 from shmbroker.tier.object_store import StoreFault, open_store, store_url
 from shmbroker.tier.remote_log import RemoteSegment
+from shmbroker.tier.store_mark import KNOWN
 from shmbroker.wire.api_keys import (
     TIER_ABORTED,
     TIER_COPY,
@@ -89,6 +90,7 @@ class TierProcess(SleepingChild):
             store_url(config["shmbroker.tier.store"], str(data_directory)),
             config["shmbroker.tier.s3.endpoint"],
             config["shmbroker.tier.s3.region"],
+            known=str(data_directory / KNOWN),
         )
         self.indexes = transfer.Indexes()
         self.done: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()

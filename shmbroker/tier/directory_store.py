@@ -3,6 +3,8 @@
 An object is a file of its key's name below the root. It is written beside, as `<name>.<pid>.tmp`,
 synced, renamed, and its directory synced: so a death at any point leaves the object, or a `.tmp`
 that nobody sees and `sweep` removes.
+
+A directory that is not mounted looks like one that is empty: `store_mark` tells them apart.
 """
 
 import itertools
@@ -11,6 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from shmbroker.log.checkpoints import sync_directory
 from shmbroker.tier.object_store import MissingFault, StoreFault
+from shmbroker.tier.store_mark import StoreMark
 
 _TEMPORARY = ".tmp"
 _COPY_BYTES = 8 << 20
@@ -19,14 +22,20 @@ _COPY_BYTES = 8 << 20
 class DirectoryStore:
     """Objects as files below `root`, which is made when first written to."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, known: str | None = None) -> None:
+        """known: the file that remembers the store's mark; None: it has none."""
         self.root = os.path.abspath(root)
+        self._mark = StoreMark(self.root, known) if known else None
         self._numbers = itertools.count()
 
     def _path(self, key: str) -> str:
         parts = key.split("/")
         assert all(part not in ("", ".", "..") for part in parts), key
         return os.path.join(self.root, *parts)
+
+    def _check(self) -> None:
+        if self._mark is not None:
+            self._mark.check()
 
     def put_file(self, key: str, path: str, size: int) -> None:
         try:
@@ -42,10 +51,13 @@ class DirectoryStore:
         self._write(key, lambda target: _write_all(target, data))
 
     def _write(self, key: str, write: "Writer") -> None:
+        self._check()
         path = self._path(key)
         beside = f"{path}.{os.getpid()}-{next(self._numbers)}{_TEMPORARY}"
         try:
             self._make_directories(os.path.dirname(path))
+            if self._mark is not None:
+                self._mark.make()
             fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             try:
                 write(fd)
@@ -87,11 +99,13 @@ class DirectoryStore:
                     data = data + more if data else more
                 return data
         except FileNotFoundError as error:
+            self._check()
             raise MissingFault(f"there is no {path}") from error
         except OSError as error:
             raise StoreFault(f"can't read {path}: {error.strerror}") from error
 
     def list_objects(self, prefix: str) -> Iterator[tuple[str, int]]:
+        self._check()
         for directory, name in self._files(prefix):
             if name.endswith(_TEMPORARY):
                 continue
@@ -114,6 +128,7 @@ class DirectoryStore:
                 yield directory, name
 
     def list_directories(self, prefix: str) -> Iterator[str]:
+        self._check()
         path = self._path(prefix.rstrip("/"))
         try:
             yield from [entry.name for entry in os.scandir(path) if entry.is_dir()]
@@ -123,6 +138,7 @@ class DirectoryStore:
             raise StoreFault(f"can't list {path}: {error.strerror}") from error
 
     def delete(self, keys: Iterable[str]) -> None:
+        self._check()
         directories = set()
         for key in keys:
             path = self._path(key)

@@ -86,8 +86,11 @@ def complaint_about(url: str) -> str | None:
     return complaint
 
 
-def open_store(url: str, endpoint: str | None = None, region: str | None = None) -> ObjectStore:
-    """The store of this name, see `check_store`; it need not be reachable."""
+def open_store(
+    url: str, endpoint: str | None = None, region: str | None = None, *, known: str | None = None
+) -> ObjectStore:
+    """The store of this name, see `check_store`; it need not be reachable. known: the file that a
+    directory's mark is remembered in (`store_mark`)."""
     from urllib.parse import unquote, urlsplit
 
     check_store(url)
@@ -95,7 +98,7 @@ def open_store(url: str, endpoint: str | None = None, region: str | None = None)
     if parts.scheme == "file":
         from shmbroker.tier.directory_store import DirectoryStore
 
-        return DirectoryStore(unquote(parts.path))
+        return DirectoryStore(unquote(parts.path), known)
     from shmbroker.tier.s3_store import S3Store
 
     return S3Store(parts.netloc, parts.path.strip("/"), endpoint, region)

@@ -310,6 +310,28 @@ def test_store_that_fails_costs_time_and_damage_is_not_served() -> None:
         read(broker, 6000, 1500)
 
 
+def test_nothing_is_copied_under_a_mount_point_that_is_bare() -> None:
+    with Broker(*QUICK) as broker:
+        create(broker, **{"local.retention.bytes": "-2", "local.retention.ms": "-2"})
+        produce(broker, 3000)
+        store = broker.data / "tier-store"
+        wait_until(lambda: list(store.rglob("*.manifest")), "a copy")
+        assert broker.stop() == 0
+        away = broker.data / "away"
+        store.rename(away)
+        store.mkdir()
+        broker.start()
+        assert local_segments(broker)[0] == 0, "it is here as a whole"
+        produce(broker, 3000, 3000)
+        wait_until(lambda: "is it mounted?" in broker.log, "a line about it")
+        read(broker, 6000)
+        assert not list(store.rglob("*"))
+        before = set(away.rglob("*.manifest"))
+        store.rmdir()
+        away.rename(store)
+        wait_until(lambda: len(list(store.rglob("*.manifest"))) > len(before), "copies to go on")
+
+
 def test_a_damaged_manifest_is_a_gap_that_is_named_and_not_skipped() -> None:
     with Broker(*QUICK) as broker:
         create(broker)

@@ -160,3 +160,62 @@ def test_nothing_is_deleted_where_the_directory_is_gone(tmp_path):
     os.rename(tmp_path / "away", tmp_path / "archive")
     store.delete(["cluster/t/0/1.log"])
     assert list(store.list_objects("cluster/")) == []
+
+
+# --- the mark of a directory ---
+
+
+def marked(path):
+    return DirectoryStore(str(path / "mnt"), str(path / "tier-store.mark"))
+
+
+def test_a_store_that_is_not_mounted_fails_and_is_not_written_to(tmp_path):
+    marked(tmp_path).put("c/t/0/a", b"x")
+    os.rename(tmp_path / "mnt", tmp_path / "away")
+    os.mkdir(tmp_path / "mnt")
+    store = marked(tmp_path)
+    for call in (
+        lambda: store.put("c/t/0/b", b"x"),
+        lambda: store.put_file("c/t/0/b", __file__, 10),
+        lambda: store.get("c/t/0/a"),
+        lambda: list(store.list_objects("c/")),
+        lambda: list(store.list_directories("c/")),
+        lambda: store.delete(["c/t/0/a"]),
+    ):
+        with pytest.raises(StoreFault, match="is it mounted"):
+            call()
+    assert os.listdir(tmp_path / "mnt") == []
+    os.rmdir(tmp_path / "mnt")
+    os.rename(tmp_path / "away", tmp_path / "mnt")
+    assert store.get("c/t/0/a") == b"x"
+    store.put("c/t/0/b", b"x")
+    assert sorted(key for key, _ in store.list_objects("c/")) == ["c/t/0/a", "c/t/0/b"]
+
+
+def test_another_store_at_the_same_place_is_refused(tmp_path):
+    marked(tmp_path).put("c/t/0/a", b"x")
+    os.rename(tmp_path / "mnt", tmp_path / "away")
+    other = DirectoryStore(str(tmp_path / "mnt"), str(tmp_path / "another.mark"))
+    other.put("c/t/0/a", b"y")
+    with pytest.raises(StoreFault, match="is it mounted"):
+        list(marked(tmp_path).list_objects("c/"))
+    os.unlink(tmp_path / "tier-store.mark")  # as the line says, where it is lost
+    assert marked(tmp_path).get("c/t/0/a") == b"y"
+
+
+def test_a_store_from_before_the_mark_gets_one(tmp_path):
+    DirectoryStore(str(tmp_path / "mnt")).put("c/t/0/a", b"x")
+    store = marked(tmp_path)
+    assert [key for key, _ in store.list_objects("c/")] == ["c/t/0/a"]
+    store.put("c/t/0/b", b"x")
+    assert (tmp_path / "mnt/.shmbroker-store").exists()
+    assert DirectoryStore(str(tmp_path / "mnt")).get("c/t/0/a") == b"x"
+
+
+def test_a_store_that_moves_to_another_path_is_known_there(tmp_path):
+    marked(tmp_path).put("c/t/0/a", b"x")
+    os.rename(tmp_path / "mnt", tmp_path / "moved")
+    store = DirectoryStore(str(tmp_path / "moved"), str(tmp_path / "tier-store.mark"))
+    assert store.get("c/t/0/a") == b"x"
+    store.put("c/t/0/b", b"x")
+    assert (tmp_path / "tier-store.mark").read_text().startswith(f"{tmp_path}/moved\n")
