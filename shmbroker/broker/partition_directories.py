@@ -245,6 +245,9 @@ class PartitionDirectories:
             path = os.path.join(directory, name)
             if mark_of(name) == DELETE:
                 yield path
+            elif mark_of(name) == STRAY:
+                left = "no topic owns it; it is left alone, and can be removed"
+                logger.warning("%s: %s", path, left, extra=logs.seldom(left))
             elif mark_of(name) == FUTURE:
                 logger.warning("%s is a copy that Apache Kafka was making: it is left alone", path)
             elif (

@@ -7,6 +7,7 @@
 Rules of this file:
 * Until then answers under way may still name the files, and planned queries open them.
 * Little in one round: it is done between the turns of the broker.
+* What the disk refuses to remove is tried again.
 * A start finds by their names what a stop has left, and removes it.
 * All times are steady milliseconds: a wall clock that is set back would keep the files.
 """
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections import deque
 
 from shmbroker import clock, logs
 from shmbroker.errors import StorageFault
@@ -36,6 +36,8 @@ DIRECTORIES_PER_ROUND = 20
 them."""
 UNLINKS_PER_ROUND = 200
 UNLINK_BYTES_PER_ROUND = 1 << 30
+AGAIN_MS = 30_000
+"""The time after which what the disk did not let go is tried again."""
 REMOVE_S = 1.0
 """How long a stop removes what is deleted."""
 
@@ -55,11 +57,12 @@ class Removals:
         self._dropped_file_ids = dropped_file_ids
         self._to_unlink: list[tuple[int, list[int], list[str], int, int]] = []
         """A heap: (when, file ids, paths, bytes, when at the earliest)."""
-        self._to_remove: deque[tuple[int, str]] = deque()
+        self._to_remove: list[tuple[int, str]] = []
+        """A heap: (when, path)."""
 
     def remove_later(self, directory: str, delay_ms: int) -> None:
         """Remove what is left of a partition, `delay_ms` from now."""
-        self._to_remove.append((self._steady_ms() + delay_ms, directory))
+        heapq.heappush(self._to_remove, (self._steady_ms() + delay_ms, directory))
 
     def unlink_later(self, paths: list[str], segments: list[Segment], delay_ms: int) -> None:
         """Unlink the `.deleted` files of these segments `delay_ms` (file.delete.delay.ms) from now,
@@ -88,8 +91,9 @@ class Removals:
         for _ in range(DIRECTORIES_PER_ROUND):
             if not (self._to_remove and self._to_remove[0][0] <= now_ms):
                 break
-            _, path = self._to_remove.popleft()
-            attempt(remove_deleted, path)
+            _, path = heapq.heappop(self._to_remove)
+            if not attempt(remove_deleted, path):
+                heapq.heappush(self._to_remove, (now_ms + AGAIN_MS, path))
         self._unlink_due(now_ms, attempt)
 
     def _unlink_due(self, now_ms: int, attempt: Callable[..., bool]) -> None:
@@ -99,9 +103,13 @@ class Removals:
         for _ in range(UNLINKS_PER_ROUND):
             if not self._to_unlink or self._to_unlink[0][0] > now_ms or room_bytes <= 0:
                 return
-            _, file_ids, paths, size_bytes, _ = heapq.heappop(self._to_unlink)
+            entry = heapq.heappop(self._to_unlink)
+            _, file_ids, paths, size_bytes, _ = entry
             room_bytes -= size_bytes
-            attempt(remove_files, paths)
+            if not attempt(remove_files, paths):
+                again_ms = now_ms + AGAIN_MS
+                heapq.heappush(self._to_unlink, (again_ms, *entry[1:4], again_ms))
+                continue
             self._dropped_file_ids += file_ids
             self.segments_deleted += len(file_ids)
             for file_id in file_ids:

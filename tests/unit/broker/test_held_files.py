@@ -1,4 +1,5 @@
-"""Files that retention drops stay for queries that hold them, unless the disk is nearly full."""
+"""Files that retention drops stay for queries that hold them, unless the disk is nearly full; what
+the disk does not let go is tried again."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,8 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from shmbroker.broker import removals
 from shmbroker.broker.partition_store import PartitionStore
 from shmbroker.broker.upkeep import Upkeep
+from shmbroker.errors import StorageFault
 from shmbroker.ids import random_uuid
 from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
@@ -102,3 +105,49 @@ def test_held_files_go_when_the_disk_is_nearly_full(store: PartitionStore) -> No
     store.removals.release_held()
     upkeep.run(NOW_MS)
     assert left(partition) == []
+
+
+# --- what the disk does not let go ---
+
+
+def test_files_that_can_not_be_unlinked_are_tried_again(
+    store: PartitionStore, steady: Steady, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = three_segments(store)
+    drop(store, partition)
+    upkeep = Upkeep(store, 300_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(removals, "remove_files", refuse)
+        upkeep.run(NOW_MS)
+    assert left(partition) == [0, 1] and not store.removals.segments_deleted
+    steady.ms += removals.AGAIN_MS
+    upkeep.run(NOW_MS)
+    assert left(partition) == [] and store.removals.segments_deleted == 2
+
+
+def test_directories_that_can_not_be_removed_are_tried_again_and_hold_up_no_others(
+    store: PartitionStore, steady: Steady, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [tmp_path / name for name in ("slow", "refused", "quick")]
+    for path in paths:
+        path.mkdir()
+    slow, refused, quick = paths
+    upkeep = Upkeep(store, 300_000)
+    store.removals.remove_later(str(slow), 3 * removals.AGAIN_MS)
+    store.removals.remove_later(str(refused), 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(removals, "remove_deleted", refuse)
+        upkeep.run(NOW_MS)
+    store.removals.remove_later(str(quick), 0)
+    upkeep.run(NOW_MS)
+    assert [path.exists() for path in paths] == [True, True, False]
+    steady.ms += removals.AGAIN_MS
+    upkeep.run(NOW_MS)
+    assert [path.exists() for path in paths] == [True, False, False]
+    steady.ms += 2 * removals.AGAIN_MS
+    upkeep.run(NOW_MS)
+    assert not slow.exists()
+
+
+def refuse(*_: object) -> None:
+    raise StorageFault("can't remove it: Input/output error")
