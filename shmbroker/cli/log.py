@@ -1,6 +1,7 @@
 """`shmbroker log`: dump, verify and repair files, without a broker."""
 
 import json
+import os
 from datetime import UTC, datetime
 from typing import Any
 
@@ -64,9 +65,12 @@ def dump(
         if len(files) > 1 and not as_json:
             click.echo(f"== {file}")
         lines: list[str] = []
+        batches_end = 0
         try:
             for row in log_dump.dump(file, with_records=with_records, first=first, last=end):
                 shown = {"file": file} | row if len(files) > 1 else row
+                if row["type"] == "batch":
+                    batches_end = row["position"] + row["size"]
                 lines.append(json.dumps(shown, ensure_ascii=False) if as_json else as_text(row))
                 if len(lines) == 1000:
                     click.echo("\n".join(lines))
@@ -78,6 +82,18 @@ def dump(
         finally:
             if lines:
                 click.echo("\n".join(lines))
+        if log_files.kind_of(file) == log_files.LOG and not first and last is None:
+            _tell_allocated(file, batches_end)
+
+
+def _tell_allocated(file: str, position: int) -> None:
+    """Say what lies behind the last batch: zeros, or the dump would have been refused."""
+    try:
+        size = os.path.getsize(file) - position
+    except OSError:
+        return
+    if size > 0:
+        say(f"{file}: the {size} bytes from position {position} on are allocated for what comes")
 
 
 def as_text(row: dict[str, Any]) -> str:

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from shmbroker.cli.log import as_text, moment
+from shmbroker.cli.log import as_text, command, moment
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log import checkpoints
 from shmbroker.log.meta_properties import MetaProperties, write_meta_properties
@@ -32,6 +33,17 @@ def rows(path: str, **how: Any) -> list[dict[str, Any]]:
     for row in found:
         assert "\n" not in as_text(row)
     return found
+
+
+def test_space_behind_the_last_batch_is_said_on_stderr(tmp_path: Path) -> None:
+    batch = encode_batch([(1, None, b"v", ())], base_offset=100)
+    segment = put(tmp_path, f"{NAME}.log", batch + bytes(4096))
+    for words in ([], ["--json"]):
+        ran = CliRunner().invoke(command, ["dump", segment, *words])
+        assert ran.exit_code == 0 and len(ran.stdout.splitlines()) == 1
+        assert f"the 4096 bytes from position {len(batch)} on are allocated" in ran.stderr
+    put(tmp_path, f"{NAME}.log", batch)
+    assert "allocated" not in CliRunner().invoke(command, ["dump", segment]).stderr
 
 
 def only(rows: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
