@@ -71,6 +71,9 @@ GROUP_ID_PREFIX = "spark-shmbroker-source"
 TRIGGER_DELAY_MS = 15 * 60 * 1000
 HOLD_MS_MAX = 24 * 3600 * 1000
 
+PUSHDOWN = "pushdown"
+"""An option of earlier versions: Spark's filters spared reading."""
+
 NAMES = {
     name.lower(): name
     for name in (
@@ -97,6 +100,7 @@ NAMES = {
         "groupIdPrefix",
         "commitOffsets",
         "emit",
+        PUSHDOWN,
         "kafkaConsumer.pollTimeoutMs",
         "fetchOffset.numRetries",
         "fetchOffset.retryIntervalMs",
@@ -239,7 +243,7 @@ def _hold_ms(given: Mapping[str, str]) -> int:
 def ignored(options: Mapping[str, str], is_stream: bool) -> list[str]:
     """The options given that have no effect in such a query, as Spark's Kafka source warns of."""
     given = {name.lower() for name in options}
-    found = [] if is_stream else [NAMES[name] for name in _STREAM_ONLY]
+    found = [PUSHDOWN] if is_stream else [PUSHDOWN, *(NAMES[name] for name in _STREAM_ONLY)]
     if "kafka.group.id" in given:
         found.append("groupIdPrefix")
     return [name for name in found if name.lower() in given]

@@ -84,12 +84,10 @@ def test_a_filter_leaves_other_queries_of_a_dataframe_alone(spark: Any, broker: 
     produce(broker, "filtered", range(3000))
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
-        rows = batch(spark, broker, "filtered")
+        rows = batch(spark, broker, "filtered", pushdown="true")
         some = rows.filter("partition = 1 and offset >= 10 and offset < 20")
         assert sorted(row.offset for row in some.collect()) == list(range(10, 20))
         assert rows.count() == 3000
-        with pytest.raises(Exception, match="option pushdown is not known"):
-            batch(spark, broker, "filtered", pushdown="true")
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 

@@ -220,6 +220,8 @@ def test_what_has_no_effect_is_known() -> None:
     assert ignored(limits, is_stream=True) == []
     both = {"KAFKA.group.id": "g", "groupIdPrefix": "p"}
     assert ignored(both, is_stream=True) == ["groupIdPrefix"]
+    for is_stream in (False, True):
+        assert ignored({"pushdown": "true"}, is_stream) == ["pushdown"]
 
 
 @pytest.mark.parametrize(
