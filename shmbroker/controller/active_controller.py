@@ -180,12 +180,13 @@ class ActiveController:
             mutations.begin_anew()
         if mutations.throttle_ms:
             response["throttle_time_ms"] = mutations.throttle_ms
+        if records:
+            self._commit_answered(records, encoded, served.results_of(response), now_ms)
+        # After the commit: a full disk fails the loggers of its request, too.
         if api_name == "IncrementalAlterConfigs" and (
             changes := configs.level_changes(request, response)
         ):
             self.on_log_levels(changes)
-        if records:
-            self._commit_answered(records, encoded, served.results_of(response), now_ms)
         return response
 
     def _asked(

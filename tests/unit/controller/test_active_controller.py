@@ -4,6 +4,7 @@ import errno
 import os
 import shlex
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -30,11 +31,16 @@ from shmbroker.metadata.changes import (
     TopicDeleted,
 )
 from shmbroker.metadata.follower import MetadataFollower
-from shmbroker.metadata.image import TOPIC_RESOURCE, MetadataImage
+from shmbroker.metadata.image import BROKER_LOGGER_RESOURCE, TOPIC_RESOURCE, MetadataImage
 from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.metadata.topic_names import OFFSETS_TOPIC
 from shmbroker.settings.broker_config import BrokerConfig
-from shmbroker.wire.error_codes import BROKER_ID_NOT_REGISTERED, NONE, STALE_BROKER_EPOCH
+from shmbroker.wire.error_codes import (
+    BROKER_ID_NOT_REGISTERED,
+    KAFKA_STORAGE_ERROR,
+    NONE,
+    STALE_BROKER_EPOCH,
+)
 
 
 def follower_of(directory: Path) -> MetadataFollower:
@@ -194,6 +200,39 @@ def test_full_disk_fails_the_request_alone(
         assert controller.create_topics_auto(["no good"], NOW_MS)[0][0] == 17
     assert "t" not in controller.image.topics_by_name
     assert controller.create_topics_auto(["t"], NOW_MS) == [(0, None)]
+
+
+def test_log_level_changes_only_where_its_resource_says_that_it_has(
+    controller: ActiveController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller.create_topics_auto(["t"], NOW_MS)
+    changed: list[Mapping[str, str | None]] = []
+    controller.on_log_levels = changed.append
+
+    def alter_both() -> list[int]:
+        """Change a topic and a logger in one request; their errors."""
+        resources = [
+            {
+                "resource_type": type_,
+                "resource_name": name,
+                "configs": [{"name": key, "config_operation": 0, "value": value}],
+            }
+            for type_, name, key, value in (
+                (TOPIC_RESOURCE, "t", "retention.ms", "5"),
+                (BROKER_LOGGER_RESOURCE, "1", "root", "ERROR"),
+            )
+        ]
+        request = {"resources": resources, "validate_only": False}
+        answer = controller.handle("IncrementalAlterConfigs", 1, request, NOW_MS)
+        return [row["error_code"] for row in answer["responses"]]
+
+    def full(*_: object) -> int:
+        raise DiskFullFault(os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MetadataLog, "append", full)
+        assert (alter_both(), changed) == ([KAFKA_STORAGE_ERROR] * 2, [])
+    assert (alter_both(), changed) == ([NONE] * 2, [{"root": "ERROR"}])
 
 
 def test_transaction_its_writer_left_open_is_aborted(start: Start, tmp_path: Path) -> None:
