@@ -16,8 +16,8 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
+from shmbroker.apis.controller.tell_log_ends import LACKS
 from shmbroker.broker.partition_store import PartitionStore
-from shmbroker.broker.replication.log_ends import LACKS
 from shmbroker.broker.replication.replication import Replication
 from shmbroker.clock import Clock
 from shmbroker.errors import StorageFault

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 
+from shmbroker.apis.controller.tell_log_ends import HAS, LACKS
 from shmbroker.controller.decisions import lost_replicas
 from shmbroker.metadata.image import NO_LEADER
 from shmbroker.wire.error_codes import NONE, STALE_BROKER_EPOCH
@@ -47,7 +48,7 @@ class ToldEnds:
             topic_id, rows = told["topic_id"], []
             for row in told["partitions"]:
                 place = topic_id, row["partition_index"]
-                if row["state"] == lost_replicas.HAS:
+                if row["state"] == HAS:
                     epochs = tuple((each["epoch"], each["start_offset"]) for each in row["epochs"])
                     ends.append((place, (row["last_epoch"], row["end_offset"]), epochs))
                 elif (answer := self._on_told(broker_id, place, row, now_ms)) is not None:
@@ -68,7 +69,7 @@ class ToldEnds:
             return None
         partition = topic.partitions[place[1]]
         cluster = self._log.cluster()
-        if row["state"] == lost_replicas.LACKS:
+        if row["state"] == LACKS:
             lacking = self._lacking.setdefault(place, {})
             lacking[broker_id] = row["last_epoch"], row["end_offset"]
             change = lost_replicas.on_lack(cluster, topic, partition, broker_id, lacking)

@@ -24,6 +24,14 @@ VERSION_MIN = 0
 VERSION_MAX = 0
 VERSION_MIN_ADVERTISED = 0
 
+# What a broker says of a replica.
+HAS = 0
+"""The replica's log ends there."""
+LACKS = 1
+"""The replica's log ends there, and reached further once."""
+IS_AHEAD = 2
+"""The replica's log reaches further than its leader's, by records that were committed."""
+
 
 def answer(controller: ControllerContext, call: Call, body: dict[str, Any]) -> Answer:
     """The leaders of the partitions about which there was something to decide."""

@@ -10,6 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+from shmbroker.apis.controller.tell_log_ends import HAS, LACKS
 from shmbroker.ids import partition_key
 from shmbroker.wire.error_codes import NONE
 
@@ -25,11 +26,6 @@ PARTITIONS_MAX = 1000
 
 EPOCHS_MAX = 16
 """Leader epochs of one log that are told."""
-
-# States, as in `controller.decisions.lost_replicas`.
-HAS = 0
-LACKS = 1
-IS_AHEAD = 2
 
 NO_EPOCH = 1 << 31
 """More than any leader epoch."""

@@ -24,12 +24,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from shmbroker.apis.controller.tell_log_ends import IS_AHEAD
 from shmbroker.broker.append import Appender
 from shmbroker.broker.delayed_produce import EXPIRY_INTERVAL_MS
 from shmbroker.broker.replication.follower_reads import FollowerReads
 from shmbroker.broker.replication.in_sync import InSyncChanges
 from shmbroker.broker.replication.leader_rings import LeaderRings
-from shmbroker.broker.replication.log_ends import IS_AHEAD, LogEnds
+from shmbroker.broker.replication.log_ends import LogEnds
 from shmbroker.broker.replication.replica_fetcher import ReplicaFetcher
 from shmbroker.ipc.awake import Awake
 from shmbroker.ipc.core import ENTRIES, NOTHING

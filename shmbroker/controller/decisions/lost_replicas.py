@@ -36,14 +36,6 @@ if TYPE_CHECKING:
     from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import BrokerImage, PartitionImage, TopicImage
 
-# What a broker says of a replica (TellLogEnds).
-HAS = 0
-"""The replica's log ends there."""
-LACKS = 1
-"""The replica's log ends there, and reached further once."""
-IS_AHEAD = 2
-"""The replica's log reaches further than its leader's, by records that were committed."""
-
 Ends = tuple[int, int]
 """Leader epoch of a log's last batch, log end offset: of two replicas that are in sync or eligible
 the greater has everything that the other one has and that was committed."""

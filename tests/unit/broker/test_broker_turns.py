@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from shmbroker.apis.controller.tell_log_ends import LACKS
 from shmbroker.broker import leaving
 from shmbroker.broker.boot import Boot
 from shmbroker.broker.disk_reserve import Space
 from shmbroker.broker.intake import TAKE_S
 from shmbroker.broker.placement import APPLY_S
 from shmbroker.broker.replicated import MARKER_TIMEOUT_MS
-from shmbroker.broker.replication.log_ends import LACKS
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import (

@@ -8,13 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from shmbroker.apis.controller.tell_log_ends import LACKS
 from shmbroker.broker.delayed_produce import DelayedProduces
 from shmbroker.broker.replication import cutting, log_ends
 from shmbroker.broker.replication.cutting import AHEAD_RETRY_MS, ASIDE_BYTES_MAX
 from shmbroker.broker.replication.followed import STORAGE_RETRY_MS
 from shmbroker.broker.replication.follower_reads import HIGH_WATERMARK_DELAY_MS, FollowerReads
 from shmbroker.broker.replication.in_sync import InSyncChanges
-from shmbroker.broker.replication.log_ends import LACKS, LogEnds
+from shmbroker.broker.replication.log_ends import LogEnds
 from shmbroker.broker.replication.replica_fetcher import ReplicaFetcher
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import NEED_FILE, READ, READ_DONE, TOKEN

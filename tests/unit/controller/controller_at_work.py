@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+from shmbroker.apis.controller.tell_log_ends import HAS
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.controller.bootstrap import write_bootstrap_checkpoint
-from shmbroker.controller.decisions.lost_replicas import HAS
 from shmbroker.controller.raft.voter import Voter
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import PartitionImage

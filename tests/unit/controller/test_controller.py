@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from shmbroker.apis.controller.tell_log_ends import HAS
 from shmbroker.controller.controller import REST_S, STOP_WAIT_S
-from shmbroker.controller.decisions.lost_replicas import HAS
 from shmbroker.controller.raft.metadata_log import MetadataLog
 from shmbroker.controller.raft.quorum import LEADER
 from shmbroker.controller.requests import APPLY_WAIT_S

@@ -15,9 +15,9 @@ from controller_at_work import (
 )
 from decision_cases import topic
 
+from shmbroker.apis.controller.tell_log_ends import IS_AHEAD, LACKS
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.controller.decisions.doubts import has_all_of
-from shmbroker.controller.decisions.lost_replicas import IS_AHEAD, LACKS
 from shmbroker.ids import LOST_DIRECTORY
 from shmbroker.metadata.image import NO_LEADER, PartitionImage
 
