@@ -101,11 +101,11 @@ class ActiveController:
         config: BrokerConfig,
         now_ms: int,
         *,
-        new_topic_id: Callable[[], bytes] = random_uuid,
+        new_uuid: Callable[[], bytes] = random_uuid,
     ) -> ActiveController:
         """Take over, with a voter that leads and a follower of its log, and mend what the
         predecessor may have left halfway. Faults as of `Voter.append`."""
-        log = DecisionLog(voter, follower, config, new_topic_id)
+        log = DecisionLog(voter, follower, config, new_uuid)
         active = cls(log)
         log.take_over(now_ms)
         nodes.refuse_missing_brokers(log.image, config.broker_ids)
@@ -205,7 +205,6 @@ class ActiveController:
             self.log.cluster(mutations),
             self.token_rules,
             self.log.voter.node_id,
-            self.describe_quorum,
         )
 
     def _commit_answered(
@@ -229,7 +228,7 @@ class ActiveController:
                 logger.warning("%s", complaint)
 
     def describe_quorum(self, request: dict[str, Any], version: int, now_ms: int) -> dict[str, Any]:
-        """The answer to a DescribeQuorum."""
+        """The answer to a DescribeQuorum: nothing is decided."""
         voter = self.log.voter
         replicas = voter.replicas(now_ms), self.observers(now_ms)
         return describe_quorum(

@@ -98,7 +98,7 @@ class Controller:
         voter: Voter,
         cluster_id: str,
         family: Family,
-        new_topic_id: Callable[[], bytes] = random_uuid,
+        new_uuid: Callable[[], bytes] = random_uuid,
         on_log_levels: Callable[[Mapping[str, str | None]], None] = lambda _changes: None,
     ) -> None:
         """`voter`: with the same clock, not started. `on_log_levels`: stores changed levels of
@@ -125,7 +125,7 @@ class Controller:
         self.requests = Requests(self)
         voter.on_wait = self._on_wait
         self._snapshots = SnapshotSchedule(voter.log, config)
-        self._new_topic_id = new_topic_id
+        self._new_uuid = new_uuid
         self._on_log_levels = on_log_levels
         self._slots = {slot: number for number, slot in family.brokers.items()}
         """Broker ids, by slot."""
@@ -258,7 +258,7 @@ class Controller:
                     self.follower,
                     self.config,
                     self.clock.now_ms(),
-                    new_topic_id=self._new_topic_id,
+                    new_uuid=self._new_uuid,
                 )
                 self.active.observers = self._observers
                 self.active.on_log_levels = self._on_log_levels

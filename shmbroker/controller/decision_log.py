@@ -38,18 +38,18 @@ RECORDS_MAX = 10_000
 class DecisionLog:
     """The metadata log of a voter that leads, and a follower of it."""
 
-    __slots__ = ("_follower", "config", "new_topic_id", "short", "voter")
+    __slots__ = ("_follower", "config", "new_uuid", "short", "voter")
 
     def __init__(
         self,
         voter: Voter,
         follower: MetadataFollower,
         config: BrokerConfig,
-        new_topic_id: Callable[[], bytes],
+        new_uuid: Callable[[], bytes],
     ) -> None:
         self.voter = voter
         self.config = config
-        self.new_topic_id = new_topic_id
+        self.new_uuid = new_uuid
         self.short: AbstractSet[int] = frozenset()
         """Brokers without room on their disk, for a while now."""
         self._follower = follower
@@ -85,7 +85,7 @@ class DecisionLog:
     def cluster(self, mutations: Mutations = UNBOUNDED) -> ClusterState:
         """What a decision looks at, as of now. `mutations`: what its client may have changed."""
         return ClusterState(
-            self.image, self.config, self.layers(), self.new_topic_id, self.short, mutations
+            self.image, self.config, self.layers(), self.new_uuid, self.short, mutations
         )
 
     def commit(

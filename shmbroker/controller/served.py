@@ -23,7 +23,7 @@ from shmbroker.controller.decisions import (
     topic_growth,
     users,
 )
-from shmbroker.ids import random_uuid, uuid_text
+from shmbroker.ids import uuid_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,8 +50,6 @@ class Asked(NamedTuple):
     token_rules: tokens.TokenRules
     node_id: int
     """The id of the active controller."""
-    describe_quorum: Callable[[Message, int, int], Message]
-    """Takes a DescribeQuorum, its version and the time; the answer."""
 
     @property
     def image(self) -> MetadataImage:
@@ -95,9 +93,7 @@ SERVED = {
         is_in_steps=True,
     ),
     "CreateAcls": Served(
-        lambda asked: acls.create_acls(
-            asked.request, asked.image.security, asked.cluster.new_topic_id
-        ),
+        lambda asked: acls.create_acls(asked.request, asked.image.security, asked.cluster.new_uuid),
         "results",
     ),
     "DeleteAcls": Served(
@@ -118,7 +114,7 @@ SERVED = {
             asked.identity,
             asked.token_rules,
             asked.now_ms,
-            lambda: uuid_text(random_uuid()),
+            lambda: uuid_text(asked.cluster.new_uuid()),
         ),
     ),
     "RenewDelegationToken": Served(
@@ -186,8 +182,5 @@ SERVED = {
             [],
             raft_voters.remove_raft_voter(asked.request, asked.image.cluster_id),
         ),
-    ),
-    "DescribeQuorum": Served(
-        lambda asked: ([], asked.describe_quorum(asked.request, asked.version, asked.now_ms)),
     ),
 }

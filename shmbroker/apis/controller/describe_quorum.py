@@ -25,7 +25,7 @@ VERSION_MIN_ADVERTISED = 0
 
 def answer(controller: ControllerContext, call: Call, body: dict[str, Any]) -> Answer:
     """How far each voter and observer is, as the leader of the log knows it."""
-    return controller.decide(call, body)
+    return controller.decisions.describe_quorum(body, call.api_version, controller.now_ms())
 
 
 def not_controller(version: int, body: dict[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class ClusterState:
     """What decisions about topics and partitions look at, besides the request."""
 
-    __slots__ = ("brokers", "config", "fenced", "image", "layers", "mutations", "new_topic_id",
+    __slots__ = ("brokers", "config", "fenced", "image", "layers", "mutations", "new_uuid",
                  "short")  # fmt: skip
 
     def __init__(
@@ -42,7 +42,7 @@ class ClusterState:
         image: MetadataImage,
         config: BrokerConfig,
         layers: Layers,
-        new_topic_id: Callable[[], bytes],
+        new_uuid: Callable[[], bytes],
         short: AbstractSet[int] = frozenset(),
         mutations: Mutations = UNBOUNDED,
     ) -> None:
@@ -50,7 +50,8 @@ class ClusterState:
         self.config = config
         self.layers = layers
         """Where topic settings come from below the topic (`settings.layers`)."""
-        self.new_topic_id = new_topic_id
+        self.new_uuid = new_uuid
+        """Draws an id that nothing has yet."""
         self.brokers = [id_ for id_, broker in sorted(image.brokers.items()) if broker.is_active]
         """Ids of the brokers at work, in order."""
         self.short = short

@@ -77,7 +77,7 @@ def create_topics(request: dict[str, Any], version: int, cluster: ClusterState) 
         if complaint[0]:
             results[name] = _failed_topic(name, complaint)
             continue
-        topic_id = cluster.new_topic_id()
+        topic_id = cluster.new_uuid()
         keys[collision_key(name)] = name
         placed += len(assignments)
         if not request["validate_only"]:

@@ -130,7 +130,8 @@ def test_election(election_type: int, leader_id: int, code: int) -> None:
 def test_quorum_is_this_node(two: ActiveController) -> None:
     partitions = [{"partition_index": 0}]
     body = {"topics": [{"topic_name": "__cluster_metadata", "partitions": partitions}]}
-    answer = ask(two, "DescribeQuorum", 2, body)
+    encoded = codec.encode("DescribeQuorumResponse", 2, two.describe_quorum(body, 2, NOW_MS))
+    answer = codec.decode_all("DescribeQuorumResponse", 2, encoded)
     (partition,) = answer["topics"][0]["partitions"]
     assert (partition["leader_id"], partition["leader_epoch"]) == (1, two.epoch)
     assert partition["high_watermark"] == two.committed_offset

@@ -7,6 +7,7 @@ from typing import Any
 from controller_at_work import NOW_MS, Start
 
 from shmbroker.controller.active_controller import ActiveController
+from shmbroker.ids import random_uuid, uuid_text
 from shmbroker.metadata.image_records import image_records
 from shmbroker.security.identity import Identity
 from shmbroker.wire.error_codes import (
@@ -67,6 +68,13 @@ def test_without_the_key_tokens_stay_and_prove_nothing(start: Start) -> None:
     renewal = {"hmac": made["hmac"], "renew_period_ms": -1}
     answer = other.handle("RenewDelegationToken", 2, renewal, NOW_MS, ALICE)
     assert answer["error_code"] == DELEGATION_TOKEN_NOT_FOUND
+
+
+def test_the_id_of_a_token_is_drawn_as_that_of_a_topic(start: Start) -> None:
+    controller = start(**SETTINGS)
+    drawn = random_uuid()
+    controller.log.new_uuid = lambda: drawn
+    assert create(controller)["token_id"] == uuid_text(drawn)
 
 
 def test_a_process_of_the_family_gets_no_token(start: Start) -> None:
