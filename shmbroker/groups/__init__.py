@@ -1,1 +1,1 @@
-"""The groups of one broker: found, timed, stored, loaded, expired; pure."""
+"""The groups of one broker: found, timed, stored, loaded, expired."""
