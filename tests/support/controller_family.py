@@ -11,8 +11,12 @@ from typing import Any
 from shmbroker.controller.boot import open_voter
 from shmbroker.controller.controller import Controller, Family
 from shmbroker.controller.raft.quorum_messages import (
+    AnswerCame,
     EpochAnswer,
     FetchAnswer,
+    News,
+    NoAnswer,
+    RequestCame,
     SnapshotAnswer,
     VoteAnswer,
 )
@@ -57,7 +61,7 @@ class WiredLinks:
     def __init__(self, wires: Wires, node_id: int) -> None:
         self._wires = wires
         self._node_id = node_id
-        self._told: list[tuple[Any, ...]] = []
+        self._told: list[News] = []
         wires.ends[node_id] = self
 
     @property
@@ -68,13 +72,13 @@ class WiredLinks:
         if isinstance(message, ANSWERS):
             asked, its_id = request_id
             if (end := self._wires.ends.get(asked)) is not None:
-                end._told.append(("on_answer", self._node_id, its_id, message))
+                end._told.append(AnswerCame(self._node_id, its_id, message))
         elif (end := self._wires.ends.get(voter)) is not None:
-            end._told.append(("on_request", self._node_id, (self._node_id, request_id), message))
+            end._told.append(RequestCame(self._node_id, (self._node_id, request_id), message))
         else:
-            self._told.append(("on_failed", voter, request_id))
+            self._told.append(NoAnswer(voter, request_id))
 
-    def take(self) -> list[tuple[Any, ...]]:
+    def take(self) -> list[News]:
         told, self._told = self._told, []
         return told
 

@@ -117,6 +117,33 @@ class SnapshotAnswer(NamedTuple):
 Request = Vote | BeginEpoch | EndEpoch | Fetch | FetchSnapshot
 Answer = VoteAnswer | EpochAnswer | FetchAnswer | SnapshotAnswer
 
+
+class RequestCame(NamedTuple):
+    """News for the quorum: another voter asks."""
+
+    voter: int
+    request_id: Any
+    """What its answer is sent with."""
+    request: Request
+
+
+class AnswerCame(NamedTuple):
+    """News for the quorum: a request of its own has an answer."""
+
+    voter: int
+    request_id: int
+    answer: Answer
+
+
+class NoAnswer(NamedTuple):
+    """News for the quorum: a request of its own could not be sent, or will have no answer."""
+
+    voter: int
+    request_id: int
+
+
+News = RequestCame | AnswerCame | NoAnswer
+
 KEYS: dict[type[Request], tuple[int, str, int]] = {
     Vote: (52, "Vote", 2),
     BeginEpoch: (53, "BeginQuorumEpoch", 1),

@@ -20,6 +20,7 @@ from typing import Protocol
 from shmbroker import clock
 from shmbroker.controller.raft.metadata_log import MetadataLog
 from shmbroker.controller.raft.quorum import LEADER, STATE_NAMES, Quorum
+from shmbroker.controller.raft.quorum_messages import AnswerCame, NoAnswer, RequestCame
 from shmbroker.controller.raft.quorum_needs import Timeouts
 from shmbroker.controller.raft.quorum_state import QuorumState
 from shmbroker.errors import Fault, StorageFault
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from shmbroker.clock import Clock
     from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.controller.raft.quorum_description import Replica
-    from shmbroker.controller.raft.quorum_messages import Answer, Request
+    from shmbroker.controller.raft.quorum_messages import Answer, News, Request
     from shmbroker.controller.raft.quorum_needs import Chance
     from shmbroker.log.config import LogConfig
 
@@ -58,8 +59,8 @@ class Links(Protocol):
     def send(self, voter: int, request_id: Any, message: Request | Answer, /) -> None:
         """A request to a voter; or an answer, to where the request with this id came from."""
 
-    def take(self) -> list[tuple[Any, ...]]:
-        """What there is to tell the quorum: (method, arguments after the time …)."""
+    def take(self) -> list[News]:
+        """What there is to tell the quorum."""
 
     def wait(self, timeout_s: float, /) -> None:
         """Wait until something is there to be taken, or the time is over. `Voter.append` waits so
@@ -172,10 +173,10 @@ class Voter:
         had_work = False
         if self.links is not None:
             quorum, was = self.quorum, self._standing()
-            for call, *arguments in self.links.take():
+            for news in self.links.take():
                 had_work = True
                 try:
-                    getattr(quorum, call)(self._now(), *arguments)
+                    self._tell(news)
                 except DiskFullFault as fault:
                     logger.error("%s; the metadata log can't follow", fault)
                     for voter in quorum.others:
@@ -187,6 +188,15 @@ class Voter:
             if self._standing() != was:
                 self._log_standing()
         return had_work
+
+    def _tell(self, news: News) -> None:
+        match news:
+            case RequestCame(voter, request_id, request):
+                self.quorum.on_request(self._now(), voter, request_id, request)
+            case AnswerCame(voter, request_id, answer):
+                self.quorum.on_answer(self._now(), voter, request_id, answer)
+            case NoAnswer(voter, request_id):
+                self.quorum.on_failed(self._now(), voter, request_id)
 
     def rest_s(self) -> float:
         """How long nothing will be due, in seconds."""

@@ -24,9 +24,12 @@ from shmbroker import logs
 from shmbroker.controller.raft.quorum_messages import (
     KEYS,
     Answer,
+    AnswerCame,
     EpochAnswer,
     FetchAnswer,
+    NoAnswer,
     Request,
+    RequestCame,
     SnapshotAnswer,
     VoteAnswer,
     decode_answer,
@@ -48,6 +51,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
+
+    from shmbroker.controller.raft.quorum_messages import News
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +111,7 @@ class VoterLinks:
         """All, by descriptor."""
         self._to_ask: dict[int, _Link] = {}
         """The links to ask on, by voter."""
-        self._told: list[tuple[Any, ...]] = []
+        self._told: list[News] = []
 
     def close(self) -> None:
         for link in list(self._links.values()):
@@ -138,7 +143,7 @@ class VoterLinks:
             return
         asking = self._connect(voter)
         if asking is None:
-            self._told.append(("on_failed", voter, request_id))
+            self._told.append(NoAnswer(voter, request_id))
             return
         api_key, _, version = KEYS[type(message)]
         asking.asked = request_id, api_key, version
@@ -184,8 +189,8 @@ class VoterLinks:
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────────
 
-    def take(self) -> list[tuple[Any, ...]]:
-        """What there is to tell the quorum: (method, arguments after the time …)."""
+    def take(self) -> list[News]:
+        """What there is to tell the quorum."""
         for fd, events in self.epoll.poll(0):
             if fd == self._listening.fileno():
                 self._accept()
@@ -242,7 +247,7 @@ class VoterLinks:
             _, position = parse_response_header(api_key, version, frame)
             answer = decode_answer(api_key, frame, position)
             link.asked = None
-            self._told.append(("on_answer", link.voter, request_id, answer))
+            self._told.append(AnswerCame(link.voter, request_id, answer))
             return
         api_key, version, correlation_id, client_id, position = parse_request_header(
             frame, 0, len(frame)
@@ -254,7 +259,7 @@ class VoterLinks:
             raise ProtocolFault(f"{name!r} is no voter")
         request = decode_request(api_key, version, frame, position, self.cluster_id)
         token = link, api_key, version, correlation_id
-        self._told.append(("on_request", voter, token, request))
+        self._told.append(RequestCame(voter, token, request))
 
     # ── links ───────────────────────────────────────────────────────────────────────────────────
 
@@ -272,7 +277,7 @@ class VoterLinks:
         if self._to_ask.get(link.voter) is link:
             del self._to_ask[link.voter]
             if link.asked is not None:
-                self._told.append(("on_failed", link.voter, link.asked[0]))
+                self._told.append(NoAnswer(link.voter, link.asked[0]))
 
     def _path(self, node_id: int) -> str:
         return f"/proc/self/fd/{self._directory_fd}/{socket_name(node_id)}"

@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 
 from shmbroker.controller.raft.quorum_messages import (
     KEYS,
+    AnswerCame,
     BeginEpoch,
     EndEpoch,
     EpochAnswer,
     Fetch,
     FetchAnswer,
     FetchSnapshot,
+    NoAnswer,
+    RequestCame,
     SnapshotAnswer,
     SnapshotId,
     Vote,
@@ -91,7 +94,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[VoterLinks, VoterLinks]]:
     two.close()
 
 
-def told(links: VoterLinks) -> tuple[Any, ...]:
+def told(links: VoterLinks) -> Any:
     """The next thing that it is told."""
     for _ in range(100):
         if found := links.take():
@@ -105,17 +108,17 @@ def test_a_request_and_its_answer_pass(pair: tuple[VoterLinks, VoterLinks]) -> N
     one, two = pair
     for number, request in enumerate(REQUESTS):
         one.send(2, number + 10, request)
-        method, voter, token, got = told(two)
-        assert (method, voter, got) == ("on_request", 1, request)
+        asked = told(two)
+        assert (type(asked), asked.voter, asked.request) == (RequestCame, 1, request)
         _, answer = next(row for row in ANSWERS if row[0] is type(request))
-        two.send(1, token, answer)
-        assert told(one) == ("on_answer", 2, number + 10, answer)
+        two.send(1, asked.request_id, answer)
+        assert told(one) == AnswerCame(2, number + 10, answer)
 
 
 def test_a_large_answer_passes_in_pieces(pair: tuple[VoterLinks, VoterLinks]) -> None:
     one, two = pair
     one.send(2, 1, REQUESTS[4])
-    _, _, token, _ = told(two)
+    token = told(two).request_id
     answer = FetchAnswer(0, 4, 1, 77, None, None, bytes(8 << 20))
     two.send(1, token, answer)
     got: list[Any] = []
@@ -124,7 +127,7 @@ def test_a_large_answer_passes_in_pieces(pair: tuple[VoterLinks, VoterLinks]) ->
         got += one.take()
         if got:
             break
-    assert got == [("on_answer", 2, 1, answer)]
+    assert got == [AnswerCame(2, 1, answer)]
 
 
 def test_who_is_not_there_fails_the_request(pair: tuple[VoterLinks, VoterLinks]) -> None:
@@ -133,10 +136,10 @@ def test_who_is_not_there_fails_the_request(pair: tuple[VoterLinks, VoterLinks])
     told(two)
     for link in list(two._links.values()):
         two._end(link)
-    assert told(one) == ("on_failed", 2, 1)
+    assert told(one) == NoAnswer(2, 1)
     one.send(3, 2, REQUESTS[4])
     assert one.has_news
-    assert told(one) == ("on_failed", 3, 2)
+    assert told(one) == NoAnswer(3, 2)
 
 
 def test_a_stranger_ends_only_its_own_connection(
@@ -155,4 +158,4 @@ def test_a_stranger_ends_only_its_own_connection(
                     break
             assert stranger.recv(1) == b""
     one.send(2, 7, REQUESTS[0])
-    assert told(two)[3] == REQUESTS[0]
+    assert told(two).request == REQUESTS[0]
