@@ -1,5 +1,5 @@
-"""The settings of one partition's log: those of the table (`config.TOPIC_SETTINGS`), parsed, and
-what follows from them.
+"""The settings of one partition's log: those of the table (`settings.table`), parsed, and what
+follows from them.
 
 Rules of this file:
 * A setting is taken under its name with underscores; default, type and bounds are the table's.

@@ -17,7 +17,7 @@ Example: producer 1 wrote offset 5, and was aborted at 9 while none was open
 
 Rules
  * Derived: where entries are missing or wrong, they are made again from the batches
-   (`recovery.rebuild_producers`), which begins at a producer snapshot. So no snapshot is taken, and
+   (`recovery.producers`), which begins at a producer snapshot. So no snapshot is taken, and
    nothing counts as flushed, while an entry that the disk has refused is in memory alone.
  * An index is read as a whole when it is first asked for, and kept: of each log those of the
    KEPT segments that were asked for last.

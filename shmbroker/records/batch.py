@@ -368,7 +368,7 @@ def open_batch(
     batch: bytes | memoryview, position: int = 0, bytes_max: int = 1 << 30
 ) -> tuple[tuple[int, ...], bytes]:
     """(header, plain bytes of the records) of the whole batch at `position`; ProtocolFault if it is
-    none, TooLargeFault if they would be more than `bytes_max`."""
+    none, DecompressedTooLargeFault if they would be more than `bytes_max`."""
     if len(batch) - position < HEADER_SIZE:
         raise ProtocolFault("batch is shorter than its header")
     header = BATCH_HEADER.unpack_from(batch, position)

@@ -5,7 +5,8 @@ blocks of a length and raw snappy) or one raw block; lz4 and zstd are their stan
 
 Rules
  * Output is bounded before it is made: at most `output_bytes_max(len(input))`, so that a small
-   batch can't take the memory of the process. What would be larger raises TooLargeFault.
+   batch can't take the memory of the process. What would be larger raises
+   DecompressedTooLargeFault.
  * Time is bounded by the bytes that go in and come out: gzip members and xerial blocks, which cost
    some microseconds each however small they are, are PIECES_MAX at most.
  * Bad input raises ProtocolFault and nothing else.
@@ -46,8 +47,8 @@ def output_bytes_max(input_bytes: int) -> int:
 def decompress(
     codec: int, data: bytes | memoryview, bytes_max: int = 1 << 30
 ) -> bytes | memoryview:
-    """The plain bytes of `data`; ProtocolFault if it is corrupt, TooLargeFault if they would be
-    more than `output_bytes_max` or `bytes_max`."""
+    """The plain bytes of `data`; ProtocolFault if it is corrupt, DecompressedTooLargeFault if they
+    would be more than `output_bytes_max` or `bytes_max`."""
     if codec == NONE:
         return data
     if not 0 < codec <= ZSTD:

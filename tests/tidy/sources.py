@@ -2,6 +2,7 @@
 
 import ast
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,6 +22,18 @@ def name_of(path: Path) -> str:
 @functools.cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def docstrings() -> Iterator[tuple[str, str]]:
+    """Each text of the package that stands alone as a statement, with where it stands."""
+    for path in modules("shmbroker"):
+        for node in ast.walk(tree_of(path)):
+            if (
+                isinstance(node, ast.Expr)
+                and isinstance(node.value, ast.Constant)
+                and isinstance(node.value.value, str)
+            ):
+                yield f"{name_of(path)}:{node.lineno}", node.value.value.strip()
 
 
 def imported(tree: ast.Module) -> set[str]:

@@ -8,7 +8,16 @@ import tomllib
 
 import pytest
 
-from tests.tidy.sources import PACKAGE, ROOT, attributes, imported, modules, name_of, tree_of
+from tests.tidy.sources import (
+    PACKAGE,
+    ROOT,
+    attributes,
+    docstrings,
+    imported,
+    modules,
+    name_of,
+    tree_of,
+)
 
 HEAVY = (
     "asyncio",
@@ -162,24 +171,12 @@ def test_hardly_any_parameter_may_be_anything():
     assert (PACKAGE / "py.typed").exists()
 
 
-def _docstrings():
-    """Each text that stands alone as a statement, with where it stands."""
-    for path in PACKAGE_MODULES:
-        for node in ast.walk(tree_of(path)):
-            if (
-                isinstance(node, ast.Expr)
-                and isinstance(node.value, ast.Constant)
-                and isinstance(node.value.value, str)
-            ):
-                yield f"{name_of(path)}:{node.lineno}", node.value.value.strip()
-
-
 def test_no_docstring_is_half_a_sentence():
     """What a constant means is read without the constant behind it."""
-    assert [where for where, text in _docstrings() if text.endswith(",")] == []
+    assert [where for where, text in docstrings() if text.endswith(",")] == []
 
 
 def test_docstrings_begin_with_no_fragment():
     """ "Who asks." and "Of the leader." do not say what the thing is or does."""
-    found = [where for where, text in _docstrings() if FRAGMENT.match(text)]
+    found = [where for where, text in docstrings() if FRAGMENT.match(text)]
     assert found == [], "begin with a noun or a verb"

@@ -150,7 +150,7 @@ class MetadataLog:
         """Append one decision as one batch, not flushed; the log's new end.
 
         encoded: the records as of `encode_records`, where they are already.
-        TooLargeFault, DiskFullFault: nothing was written. Any other StorageFault is final.
+        DecisionTooLargeFault, DiskFullFault: nothing was written. Any other StorageFault is final.
         """
         batch = batch_of_encoded(encoded or encode_records(records), now_ms, now_ms)
         if len(batch) > BATCH_BYTES_MAX:

@@ -206,8 +206,8 @@ class Voter:
         """Commit one decision as one batch; the new committed offset. `encoded`: as of
         `MetadataLog.append`.
 
-        TooLargeFault, DiskFullFault: nothing was written. Any other StorageFault is final: who asks
-        again gets the same one.
+        DecisionTooLargeFault, DiskFullFault: nothing was written. Any other StorageFault is final:
+        who asks again gets the same one.
         NotControllerFault: it may be committed, or not.
         """
         quorum = self.quorum
