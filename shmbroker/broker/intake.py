@@ -121,13 +121,13 @@ class Intake:
         if operation == READ:
             flags = READ_HEAD.unpack_from(data, index)[5]
             if flags & READ_FLAG_FOLLOWER:
-                broker.replication.reads.on_read(peer, data, index, length)
+                broker.replication.reads.on_read(peer, data, index)
             elif flags & READ_FLAG_SESSION:
                 broker.read_sessions.on_read(peer, data, index)
             else:
-                broker.reader.on_read(peer, data, index, length)
+                broker.reader.on_read(peer, data, index)
         elif operation == READ_DONE:
-            broker.replication.fetcher.on_read_done(peer, data, index, length)
+            broker.replication.fetcher.on_read_done(peer, data, index)
         elif operation == APPEND_PART:
             self.append_parts.on_part(peer, data, index, length)
         elif operation == EXECUTE_PART:

@@ -204,7 +204,7 @@ class Reader:
         self.bytes_of: dict[bytes, int] = {}
         """The bytes of `bytes_out` by partition key, since somebody has taken them to show them."""
 
-    def on_read(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
+    def on_read(self, peer: Peer, data: memoryview, index: int) -> None:
         """One READ entry: answer now, or wait in the purgatory."""
         token, max_wait_ms, min_bytes, max_bytes, isolation, flags, count, _ = (
             READ_HEAD.unpack_from(data, index)

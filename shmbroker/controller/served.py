@@ -88,7 +88,7 @@ SERVED = {
         "responses",
     ),
     "CreatePartitions": Served(
-        lambda asked: topic_growth.create_partitions(asked.request, asked.version, asked.cluster),
+        lambda asked: topic_growth.create_partitions(asked.request, asked.cluster),
         "results",
         is_in_steps=True,
     ),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shmbroker.metadata.draft import Draft
 
 
-def _register_broker(draft: Draft, message: dict[str, Any], offset: int) -> None:
+def _register_broker(draft: Draft, message: dict[str, Any]) -> None:
     end_points = message["end_points"]
     brokers = draft.brokers(message["broker_id"])
     brokers[message["broker_id"]] = BrokerImage(
@@ -40,11 +40,11 @@ def _register_broker(draft: Draft, message: dict[str, Any], offset: int) -> None
     )
 
 
-def _unregister_broker(draft: Draft, message: dict[str, Any], offset: int) -> None:
+def _unregister_broker(draft: Draft, message: dict[str, Any]) -> None:
     draft.brokers(message["broker_id"]).pop(message["broker_id"], None)
 
 
-def _change_broker(draft: Draft, message: dict[str, Any], offset: int) -> None:
+def _change_broker(draft: Draft, message: dict[str, Any]) -> None:
     brokers = draft.brokers(message["broker_id"])
     broker = brokers[message["broker_id"]]
     fenced = message["fenced"]  # 1 fences, -1 ends it, 0 leaves it as it is
@@ -56,11 +56,11 @@ def _change_broker(draft: Draft, message: dict[str, Any], offset: int) -> None:
     )
 
 
-def _fence_broker(draft: Draft, message: dict[str, Any], offset: int) -> None:
+def _fence_broker(draft: Draft, message: dict[str, Any]) -> None:
     _set_fenced(draft, message["id"], True)
 
 
-def _unfence_broker(draft: Draft, message: dict[str, Any], offset: int) -> None:
+def _unfence_broker(draft: Draft, message: dict[str, Any]) -> None:
     _set_fenced(draft, message["id"], False)
 
 
@@ -72,14 +72,14 @@ def _set_fenced(draft: Draft, broker_id: int, is_fenced: bool) -> None:
     )
 
 
-def _add_topic(draft: Draft, message: dict[str, Any], offset: int) -> None:
+def _add_topic(draft: Draft, message: dict[str, Any]) -> None:
     by_name, by_id = draft.topics()
     topic = TopicImage(message["name"], message["topic_id"], ())
     by_name[topic.name] = by_id[topic.topic_id] = topic
     draft.partitions[topic.topic_id] = {}
 
 
-def _remove_topic(draft: Draft, message: dict[str, Any], offset: int) -> None:
+def _remove_topic(draft: Draft, message: dict[str, Any]) -> None:
     by_name, by_id = draft.topics()
     topic = by_id.pop(message["topic_id"])
     by_name.pop(topic.name)
@@ -91,7 +91,7 @@ def _remove_topic(draft: Draft, message: dict[str, Any], offset: int) -> None:
         draft.configs(resource)[resource].clear()
 
 
-def _add_partition(draft: Draft, message: dict[str, Any], offset: int) -> None:
+def _add_partition(draft: Draft, message: dict[str, Any]) -> None:
     shared = draft.shared
     draft.topic_partitions(message["topic_id"])[message["partition_id"]] = PartitionImage(
         message["partition_id"],
@@ -109,13 +109,13 @@ def _add_partition(draft: Draft, message: dict[str, Any], offset: int) -> None:
     )
 
 
-def _change_partition(draft: Draft, message: dict[str, Any], offset: int) -> None:
+def _change_partition(draft: Draft, message: dict[str, Any]) -> None:
     partitions = draft.topic_partitions(message["topic_id"])
     old = partitions[message["partition_id"]]
     partitions[old.partition] = changed_partition(old, message)
 
 
-def _clear_elr(draft: Draft, message: dict[str, Any], offset: int) -> None:
+def _clear_elr(draft: Draft, message: dict[str, Any]) -> None:
     """Forget the eligible leaders of one topic or, without a name, of all."""
     name = message["topic_name"]
     by_name = draft.image.topics_by_name
@@ -129,7 +129,7 @@ def _clear_elr(draft: Draft, message: dict[str, Any], offset: int) -> None:
                 )
 
 
-def _change_config(draft: Draft, message: dict[str, Any], offset: int) -> None:
+def _change_config(draft: Draft, message: dict[str, Any]) -> None:
     resource = (message["resource_type"], message["resource_name"])
     values = draft.configs(resource).setdefault(resource, {})
     if message["value"] is None:
@@ -138,7 +138,7 @@ def _change_config(draft: Draft, message: dict[str, Any], offset: int) -> None:
         values[message["name"]] = message["value"]
 
 
-def _set_feature(draft: Draft, message: dict[str, Any], offset: int) -> None:
+def _set_feature(draft: Draft, message: dict[str, Any]) -> None:
     features = dict(draft.image.features)
     if message["feature_level"] == 0:
         features.pop(message["name"], None)
@@ -147,11 +147,11 @@ def _set_feature(draft: Draft, message: dict[str, Any], offset: int) -> None:
     draft.image.features = features
 
 
-def _set_producer_ids(draft: Draft, message: dict[str, Any], offset: int) -> None:
+def _set_producer_ids(draft: Draft, message: dict[str, Any]) -> None:
     draft.image.next_producer_id = message["next_producer_id"]
 
 
-def _change_security(name: str, draft: Draft, message: dict[str, Any], offset: int) -> None:
+def _change_security(name: str, draft: Draft, message: dict[str, Any]) -> None:
     image, before = draft.image, draft.before.security
     if image.security is before:
         image.security = before.copy()
@@ -160,11 +160,11 @@ def _change_security(name: str, draft: Draft, message: dict[str, Any], offset: i
     change(image.security, message)
 
 
-def _nothing(draft: Draft, message: dict[str, Any], offset: int) -> None:
+def _nothing(draft: Draft, message: dict[str, Any]) -> None:
     """Records that other things of Kafka's live on, and whose absence changes nothing here."""
 
 
-APPLIERS: dict[str, Callable[[Draft, dict[str, Any], int], None]] = {
+APPLIERS: dict[str, Callable[[Draft, dict[str, Any]], None]] = {
     "RegisterBrokerRecord": _register_broker,
     "UnregisterBrokerRecord": _unregister_broker,
     "BrokerRegistrationChangeRecord": _change_broker,
@@ -183,5 +183,4 @@ APPLIERS: dict[str, Callable[[Draft, dict[str, Any], int], None]] = {
     "ClearElrRecord": _clear_elr,
     **{name: partial(_change_security, name) for name in SECURITY_APPLIERS},
 }
-"""The function that applies a record, by the record's name; it takes the draft, the message and its
-offset."""
+"""The function that applies a record, by the record's name; it takes the draft and the message."""

@@ -82,7 +82,7 @@ class Draft:
                     "something that is not served here"
                 )
             try:
-                applier(self, message, offset)
+                applier(self, message)
             except KeyError as missing:
                 raise StorageFault(
                     f"the {name} at offset {offset} of the metadata log is about {missing}, "

@@ -79,7 +79,7 @@ class Machine(RuleBasedStateMachine):
             for which, offset, *known in rows
         )
         peer: Any = self.plain
-        self.plain.reader.on_read(peer, memoryview(data), 0, len(data))
+        self.plain.reader.on_read(peer, memoryview(data), 0)
         self.changed, self.waits = set(), True
         self.take()
 

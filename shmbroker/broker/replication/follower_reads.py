@@ -84,7 +84,7 @@ class FollowerReads:
 
     # ── what followers ask ──────────────────────────────────────────────────────────────────────
 
-    def on_read(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
+    def on_read(self, peer: Peer, data: memoryview, index: int) -> None:
         """One READ entry with READ_FLAG_FOLLOWER."""
         token, _, _, _, _, flags, count, _ = READ_HEAD.unpack_from(data, index)
         session = self.sessions.get(peer.slot)

@@ -220,7 +220,7 @@ class ReplicaFetcher:
 
     # ── what comes ──────────────────────────────────────────────────────────────────────────────
 
-    def on_read_done(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
+    def on_read_done(self, peer: Peer, data: memoryview, index: int) -> None:
         """One READ_DONE entry."""
         token, count, _ = READ_DONE_HEAD.unpack_from(data, index)
         link = self.links[peer.number]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shmbroker.metadata.image import MetadataImage
 
 
-def create_partitions(request: dict[str, Any], version: int, cluster: ClusterState) -> Decision:
+def create_partitions(request: dict[str, Any], cluster: ClusterState) -> Decision:
     """CreatePartitions v0–3: the count asked for is the new total."""
     topics = request["topics"]
     counts = Counter(topic["name"] for topic in topics)

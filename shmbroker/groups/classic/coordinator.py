@@ -113,7 +113,6 @@ class ClassicCoordinator:
             body["protocol_type"],
             body["protocol_name"],
             assignments,
-            table.steady_ms(),
         )
         self._execution.run(group, effects)
 

@@ -43,7 +43,6 @@ def on_sync(
     protocol_type: str | None,
     protocol_name: str | None,
     assignments: list[dict[str, Any]],
-    now_ms: int,
 ) -> list[Effect]:
     """A SyncGroup, parked until the leader's has come and is stored, or answered at once."""
     if group.state == EMPTY:

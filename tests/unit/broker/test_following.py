@@ -173,9 +173,9 @@ class Node:
                 view = memoryview(payload)
                 peer = self.peers[other.number]
                 if operation == READ:
-                    self.reads.on_read(peer, view, 0, len(view))
+                    self.reads.on_read(peer, view, 0)
                 elif operation == READ_DONE:
-                    self.fetcher.on_read_done(peer, view, 0, len(view))
+                    self.fetcher.on_read_done(peer, view, 0)
                 else:
                     assert operation == NEED_FILE
                     file_id = TOKEN.unpack(payload)[0]

@@ -91,7 +91,7 @@ class Side:
         head = READ_HEAD.pack(7, max_wait_ms, min_bytes, 1 << 20, isolation, flags, 1, 0)
         row = READ_PARTITION.pack(KEY, max_bytes, -1, last_fetched_epoch, offset, -1, -1)
         data = memoryview(head + row)
-        self.reader.on_read(self, data, 0, len(data))  # type: ignore[arg-type]
+        self.reader.on_read(self, data, 0)  # type: ignore[arg-type]
         operation, payload = self.sent.pop()
         assert operation == READ_DONE
         found = READ_SLICE.unpack_from(payload, READ_DONE_HEAD.size)

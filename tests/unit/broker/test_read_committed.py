@@ -99,7 +99,7 @@ class Leader(Worker):
         payload = READ_HEAD.pack(5, wait_ms, min_bytes, 1 << 20, isolation, 0, len(partitions), 0)
         for partition in partitions:
             payload += READ_PARTITION.pack(partition.key, max_bytes, -1, -1, offset, -1, -1)
-        self.reader.on_read(self.client, memoryview(payload), 0, len(payload))
+        self.reader.on_read(self.client, memoryview(payload), 0)
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ class Side:
             for key in KEYS[:count]
         ]
         data = memoryview(head + b"".join(rows))
-        self.reader.on_read(self, data, 0, len(data))  # type: ignore[arg-type]
+        self.reader.on_read(self, data, 0)  # type: ignore[arg-type]
         return self.answers.pop() if self.answers else None
 
 

@@ -100,7 +100,7 @@ class Reading:
         ]
         head = READ_HEAD.pack(9, max_wait_ms, min_bytes, 1 << 30, 0, 0, len(entries), 0)
         data = memoryview(head + b"".join(entries))
-        self.reader.on_read(self.peer, data, 0, len(data))  # type: ignore[arg-type]
+        self.reader.on_read(self.peer, data, 0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("known", [(-1, -1), (0, 0), (1, 7), (2, 0)])
@@ -255,7 +255,7 @@ def test_one_fetch_reads_so_many_logs_and_does_not_wait_for_the_others() -> None
     entries = [READ_PARTITION.pack(key, 1000, -1, -1, 0, -1, -1) for key in reading.keys]
     head = READ_HEAD.pack(9, 5000, 1 << 20, 1 << 30, 0, 0, count, 0)  # min_bytes is never reached
     data = memoryview(head + b"".join(entries))
-    reading.reader.on_read(reading.peer, data, 0, len(data))  # type: ignore[arg-type]
+    reading.reader.on_read(reading.peer, data, 0)  # type: ignore[arg-type]
     found = reading.peer.slices()
     assert reads == list(range(READS_MAX))
     assert [found[which][2] > 0 for which in range(count)] == [True] * READS_MAX + [False] * 500
@@ -415,7 +415,7 @@ def test_partitions_behind_a_full_answer_are_as_if_nothing_was_there() -> None:
     reading.partitions[reading.keys[2]].log.log_start_offset = 1
     entries = [READ_PARTITION.pack(key, 1000, -1, -1, 0, -1, -1) for key in reading.keys]
     data = memoryview(READ_HEAD.pack(9, 0, 1, 1, 0, 0, 3, 0) + b"".join(entries))
-    reading.reader.on_read(reading.peer, data, 0, len(data))  # type: ignore[arg-type]
+    reading.reader.on_read(reading.peer, data, 0)  # type: ignore[arg-type]
     found = reading.peer.slices()
     assert [(found[which][0], found[which][2]) for which in range(3)] == [
         (0, len(BATCH)),
@@ -440,7 +440,7 @@ def test_an_answer_is_full_when_some_partitions_have_nothing_small_enough() -> N
         log.read = read
     entries = [READ_PARTITION.pack(key, 1000, -1, -1, 0, -1, -1) for key in reading.keys]
     data = memoryview(READ_HEAD.pack(9, 0, 1, room, 0, 0, 40, 0) + b"".join(entries))
-    reading.reader.on_read(reading.peer, data, 0, len(data))  # type: ignore[arg-type]
+    reading.reader.on_read(reading.peer, data, 0)  # type: ignore[arg-type]
     found = reading.peer.slices()
     assert [which for which in found if found[which][2]] == [0, 1]
     assert len(found) == 40 and not any(row[0] for row in found.values())

@@ -113,7 +113,6 @@ class Table:
                 protocol_type,
                 protocol_name,
                 rows,
-                self.now_ms,
             )
         )
         return call
