@@ -23,8 +23,7 @@ from shmbroker.settings.layers import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.metadata.image import MetadataImage
-
-Layers = tuple[tuple[int, Any], ...]
+    from shmbroker.settings.layers import Layers
 
 
 class LiveSettings:

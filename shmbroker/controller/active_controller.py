@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.controller.mutation_quotas import Mutations
-    from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.controller.raft.quorum_description import Replica
     from shmbroker.metadata.image import MetadataImage
+    from shmbroker.metadata.record import MetadataRecord
     from shmbroker.security.identity import Identity
     from shmbroker.settings.broker_config import BrokerConfig
 
@@ -209,7 +209,7 @@ class ActiveController:
 
     def _commit_answered(
         self,
-        records: list[Record],
+        records: list[MetadataRecord],
         encoded: list[bytes] | None,
         results: list[dict[str, Any]],
         now_ms: int,
@@ -275,7 +275,7 @@ class ActiveController:
         self.log.close()
 
 
-def _encoded_in_steps(records: list[Record]) -> Generator[None, None, list[bytes]]:
+def _encoded_in_steps(records: list[MetadataRecord]) -> Generator[None, None, list[bytes]]:
     """The records as they go into the log; others have their turn before each lot, and at last."""
     encoded: list[bytes] = []
     while len(encoded) < len(records):

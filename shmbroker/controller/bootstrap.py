@@ -27,8 +27,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import MetadataImage
+    from shmbroker.metadata.record import MetadataRecord
     from shmbroker.settings.broker_config import BrokerConfig
 
 _MIN_ISR = "min.insync.replicas"
@@ -45,7 +45,9 @@ FEATURE_LEVELS = (
 )
 
 
-def bootstrap_records(min_insync_replicas: int, users: Sequence[Record] = ()) -> list[Record]:
+def bootstrap_records(
+    min_insync_replicas: int, users: Sequence[MetadataRecord] = ()
+) -> list[MetadataRecord]:
     """The first records of a new log, as Kafka's controller writes them. users: `users_of`.
 
     The last one makes min.insync.replicas a value of the cluster: with eligible leader replicas on
@@ -60,11 +62,11 @@ def bootstrap_records(min_insync_replicas: int, users: Sequence[Record] = ()) ->
     ]
 
 
-def users_of(node_directory: str) -> list[Record]:
+def users_of(node_directory: str) -> list[MetadataRecord]:
     """The users of SCRAM that `kafka-storage format --add-scram` has put into bootstrap.checkpoint,
     of a directory that nothing was started on; ProtocolFault if it holds what
     is no record."""
-    found: list[Record] = []
+    found: list[MetadataRecord] = []
     try:
         with open(os.path.join(node_directory, BOOTSTRAP_CHECKPOINT), "rb") as file:
             data = file.read()
@@ -80,7 +82,7 @@ def users_of(node_directory: str) -> list[Record]:
     return found
 
 
-def grown(image: MetadataImage, config: BrokerConfig) -> list[Record]:
+def grown(image: MetadataImage, config: BrokerConfig) -> list[MetadataRecord]:
     """What follows from starting a family with more replicas than it ever had brokers: the
     cluster's min.insync.replicas goes along, if it still is what the smaller family began with."""
     wanted = str(config["min.insync.replicas"])
@@ -98,7 +100,7 @@ def bootstrap_checkpoint(now_ms: int) -> bytes:
     return b"".join(snapshot(_feature_records(), 0, 0, now_ms))
 
 
-def _feature_records() -> list[Record]:
+def _feature_records() -> list[MetadataRecord]:
     return [
         ("FeatureLevelRecord", 0, {"name": name, "feature_level": level})
         for name, level, _, _ in FEATURE_LEVELS

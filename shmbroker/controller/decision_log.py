@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Set as AbstractSet
 
-    from shmbroker.controller.decisions.cluster_state import Layers
     from shmbroker.controller.mutation_quotas import Mutations
-    from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.controller.raft.voter import Voter
     from shmbroker.metadata.follower import MetadataFollower
     from shmbroker.metadata.image import MetadataImage
+    from shmbroker.metadata.record import MetadataRecord
     from shmbroker.settings.broker_config import BrokerConfig
+    from shmbroker.settings.layers import Layers
 
 RECORDS_MAX = 10_000
 """The records of one batch (Kafka: MAX_RECORDS_PER_USER_OP)."""
@@ -89,7 +89,7 @@ class DecisionLog:
         )
 
     def commit(
-        self, records: list[Record], now_ms: int, encoded: list[bytes] | None = None
+        self, records: list[MetadataRecord], now_ms: int, encoded: list[bytes] | None = None
     ) -> None:
         """Commit records as one batch, and have them in the image. Faults as of `Voter.append`."""
         if not records:
@@ -104,7 +104,7 @@ class DecisionLog:
         )
         self._follower.apply_own(own, end_offset, epoch, now_ms)
 
-    def commit_in_parts(self, records: list[Record], now_ms: int) -> None:
+    def commit_in_parts(self, records: list[MetadataRecord], now_ms: int) -> None:
         """Records that stand each for itself: as many batches as it takes."""
         for at in range(0, len(records), RECORDS_MAX):
             self.commit(records[at : at + RECORDS_MAX], now_ms)

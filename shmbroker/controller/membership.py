@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from shmbroker.controller.decision_log import DecisionLog
-    from shmbroker.controller.raft.metadata_log import Record
+    from shmbroker.metadata.record import MetadataRecord
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class Membership:
         return NONE
 
     def _set_fenced(
-        self, broker_id: int, is_fenced: bool, now_ms: int, changes: list[Record]
+        self, broker_id: int, is_fenced: bool, now_ms: int, changes: list[MetadataRecord]
     ) -> None:
         broker = self._log.image.brokers.get(broker_id)
         if broker is None or broker.is_fenced == is_fenced:

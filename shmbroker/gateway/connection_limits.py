@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from shmbroker.settings.broker_config import BrokerConfig
+    from shmbroker.settings.layers import Layers
     from shmbroker.shm.address_counts import AddressCounts
-
-    Layers = tuple[tuple[int, Mapping[str, str]], ...]
 
 _NAMED = bytes(17)
 """The prefix of what is counted by a name: longer than any address."""

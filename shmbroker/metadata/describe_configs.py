@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Entry = dict[str, Any]
-    Layers = tuple[tuple[int, Mapping[str, str]], ...]
+    from shmbroker.settings.layers import Layers
 
 _UNKNOWN_TYPE = 0
 

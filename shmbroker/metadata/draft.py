@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.metadata.changes import MetadataChange
-    from shmbroker.metadata.image import BrokerImage, MetadataRecord, PartitionImage
+    from shmbroker.metadata.image import BrokerImage, PartitionImage
+    from shmbroker.metadata.record import PlacedRecord
 
 
 def applied(
-    before: MetadataImage, records: Iterable[MetadataRecord], offset: int, epoch: int
+    before: MetadataImage, records: Iterable[PlacedRecord], offset: int, epoch: int
 ) -> tuple[MetadataImage, list[MetadataChange]]:
     """The image at `offset`, written in `epoch`, and what is different in it; a `Draft` does the
     same in steps.
@@ -72,7 +73,7 @@ class Draft:
         self.tuples: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         """Replicas and directories of new partitions: thousands are placed alike."""
 
-    def apply(self, records: Iterable[MetadataRecord]) -> None:
+    def apply(self, records: Iterable[PlacedRecord]) -> None:
         """Apply some more records, in order. StorageFault for one that isn't understood."""
         for offset, _, name, _, message in records:
             applier = APPLIERS.get(name)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
     from shmbroker.metadata.changes import MetadataChange
-    from shmbroker.metadata.image import MetadataRecord
     from shmbroker.metadata.log_reader import MetadataLogReader
+    from shmbroker.metadata.record import PlacedRecord
 
 
 class MetadataFollower:
@@ -55,7 +55,7 @@ class MetadataFollower:
         return None
 
     def apply_own(
-        self, records: Iterable[MetadataRecord], end_offset: int, epoch: int, timestamp_ms: int
+        self, records: Iterable[PlacedRecord], end_offset: int, epoch: int, timestamp_ms: int
     ) -> None:
         """Apply all that is between here and `end_offset`, which is committed: this process has
         written it, in this epoch and at this time, and does not read it."""

@@ -15,9 +15,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    MetadataRecord = tuple[int, int, str, int, dict[str, Any]]
-    """offset, epoch, name, version, message"""
-
 # Resource types of configs (`ConfigResource.Type`).
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4

@@ -14,11 +14,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.metadata.image import BrokerImage, MetadataImage, PartitionImage
+    from shmbroker.metadata.record import MetadataRecord
 
-    Record = tuple[str, int, dict[str, Any]]
 
-
-def image_records(image: MetadataImage, features: list[dict[str, Any]]) -> Iterator[Record]:
+def image_records(image: MetadataImage, features: list[dict[str, Any]]) -> Iterator[MetadataRecord]:
     """Records that turn the empty image into this one, offset and epoch apart.
 
     `features`: what brokers say they support (`RegisterBrokerRecord`).

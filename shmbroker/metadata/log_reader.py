@@ -45,9 +45,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from shmbroker.metadata.image import MetadataRecord
+    from shmbroker.metadata.record import PlacedRecord
 
-    Lots = Iterator[list[MetadataRecord] | None]
+    Lots = Iterator[list[PlacedRecord] | None]
 
 READ_BYTES = 256 << 10
 """One pread: a small cluster's whole log, or a few thousand records of a large one."""
@@ -85,9 +85,9 @@ class MetadataLogReader:
         self._path = ""
         self._position = 0
         """Where the batch that holds next_offset begins in the open segment."""
-        self._transaction: list[MetadataRecord] | None = None
+        self._transaction: list[PlacedRecord] | None = None
         """Records of a transaction whose end is still to come."""
-        self._lot: list[MetadataRecord] = []
+        self._lot: list[PlacedRecord] = []
         """Records to be given out next."""
         self._decoded = 0
         """Records since the last lot, be they in this one or of a transaction."""
@@ -123,7 +123,7 @@ class MetadataLogReader:
         if self._lot:
             yield self._next_lot()
 
-    def _next_lot(self) -> list[MetadataRecord]:
+    def _next_lot(self) -> list[PlacedRecord]:
         sign()  # a log of many decisions takes seconds
         lot, self._lot, self._decoded = self._lot, [], 0
         return lot
@@ -217,7 +217,7 @@ class MetadataLogReader:
         except OSError as error:
             raise StorageFault(f"can't read {self._path}: {error}") from error
 
-    def _read_segment(self, end_offset: int) -> Generator[list[MetadataRecord] | None, None, bool]:
+    def _read_segment(self, end_offset: int) -> Generator[list[PlacedRecord] | None, None, bool]:
         """Take one pread's worth of batches; False where the segment has no more of them."""
         data = self._pread(READ_BYTES, self._position)
         size = _batch_size(data, 0)
@@ -280,7 +280,7 @@ class MetadataLogReader:
         self.epoch = epoch
         self.last_timestamp_ms = header[H_MAX_TIMESTAMP]
 
-    def _take_record(self, record: MetadataRecord) -> None:
+    def _take_record(self, record: PlacedRecord) -> None:
         name = record[2]
         if name == "BeginTransactionRecord":
             self._transaction = []

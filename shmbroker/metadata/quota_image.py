@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-    Record = tuple[str, int, dict[str, Any]]
+    from shmbroker.metadata.record import MetadataRecord
+
     Entity = tuple[tuple[str, str | None], ...]
     """(type, name) pairs in the order of their types."""
     Quotas = dict[Entity, dict[str, float]]
@@ -41,7 +42,7 @@ def entity_rows(entity: Entity) -> list[dict[str, Any]]:
     return [{"entity_type": kind, "entity_name": name} for kind, name in entity]
 
 
-def quota_record(entity: Entity, key: str, value: float | None) -> Record:
+def quota_record(entity: Entity, key: str, value: float | None) -> MetadataRecord:
     """A quota that is set; None takes it away."""
     message = {
         "entity": entity_rows(entity),
@@ -52,7 +53,7 @@ def quota_record(entity: Entity, key: str, value: float | None) -> Record:
     return "ClientQuotaRecord", 0, message
 
 
-def quota_records(quotas: Quotas) -> Iterator[Record]:
+def quota_records(quotas: Quotas) -> Iterator[MetadataRecord]:
     """What makes these quotas: a part of a metadata snapshot."""
     for entity, values in quotas.items():
         for key, value in values.items():

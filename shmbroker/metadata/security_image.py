@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.metadata.quota_image import Quotas
-
-    Record = tuple[str, int, dict[str, Any]]
+    from shmbroker.metadata.record import MetadataRecord
 
 
 class Acl(NamedTuple):
@@ -99,7 +98,7 @@ class SecurityImage:
         if getattr(self, part) is getattr(before, part):
             setattr(self, part, dict(getattr(before, part)))
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[MetadataRecord]:
         """What makes this image: a part of a metadata snapshot."""
         for acl_id, acl in self.acls.items():
             yield "AccessControlEntryRecord", 0, acl_record(acl_id, acl)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
     from shmbroker.settings.broker_config import BrokerConfig
 
+    Layers = tuple[tuple[int, Mapping[str, str]], ...]
+    """Where a setting is looked for, first wins: (source, setting to text)."""
 
 # Where a value is from, numbered as DescribeConfigs v1 does (`ConfigSource`).
 SOURCE_TOPIC = 1
@@ -25,8 +27,8 @@ SOURCE_GROUP = 8
 
 def broker_layers(
     config: BrokerConfig, dynamic_broker: Mapping[str, str], dynamic_default: Mapping[str, str]
-) -> tuple[tuple[int, Mapping[str, str]], ...]:
-    """Where a broker's values are looked for, first wins: (source, setting to text)."""
+) -> Layers:
+    """Where a broker's values are looked for."""
     return (
         (SOURCE_DYNAMIC_BROKER, dynamic_broker),
         (SOURCE_DYNAMIC_DEFAULT_BROKER, dynamic_default),
@@ -34,9 +36,7 @@ def broker_layers(
     )
 
 
-def effective_broker_config(
-    name: str, config: BrokerConfig, layers: tuple[tuple[int, Mapping[str, str]], ...]
-) -> Any:
+def effective_broker_config(name: str, config: BrokerConfig, layers: Layers) -> Any:
     """The parsed value of a dynamic broker setting. A stored value that isn't allowed here
     (another version wrote it) gives way to the next."""
     setting = broker_setting(name)
@@ -52,7 +52,7 @@ def effective_broker_config(
 def effective_topic_config(
     name: str,
     overrides: Mapping[str, str],
-    layers: tuple[tuple[int, Mapping[str, str]], ...],
+    layers: Layers,
 ) -> tuple[str, int]:
     """(text, source) of a topic setting: as stored where it was set, the default else
     (Kafka: `KafkaConfigSchema.resolveEffectiveTopicConfig`)."""
@@ -70,7 +70,7 @@ def effective_topic_config(
 def effective_topic_value(
     name: str,
     overrides: Mapping[str, str],
-    layers: tuple[tuple[int, Mapping[str, str]], ...],
+    layers: Layers,
 ) -> Any:
     """The parsed value of a topic setting; the default for a stored one that isn't allowed here."""
     setting = TOPIC_SETTINGS[name]
@@ -81,9 +81,7 @@ def effective_topic_value(
         return setting.parse(setting.default or "")
 
 
-def effective_topic_configs(
-    overrides: Mapping[str, str], layers: tuple[tuple[int, Mapping[str, str]], ...]
-) -> dict[str, str]:
+def effective_topic_configs(overrides: Mapping[str, str], layers: Layers) -> dict[str, str]:
     """Every topic setting's effective value as Kafka prints it: what a log is configured with.
 
     A stored value that isn't allowed here (another version wrote it) gives way to the default:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from shmbroker.metadata.log_reader import MetadataLogReader
 
 if TYPE_CHECKING:
-    from shmbroker.metadata.image import MetadataRecord
+    from shmbroker.metadata.record import PlacedRecord
 
 
-def read_all(reader: MetadataLogReader, end_offset: int) -> list[MetadataRecord]:
+def read_all(reader: MetadataLogReader, end_offset: int) -> list[PlacedRecord]:
     """All lots in one: from the last snapshot on, if there was one."""
-    records: list[MetadataRecord] = []
+    records: list[PlacedRecord] = []
     for lot in reader.lots(end_offset):
         if lot is None:
             records.clear()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from shmbroker.controller.raft.metadata_log import Record
+    from shmbroker.metadata.record import MetadataRecord
     from shmbroker.metadata.security_image import SecurityImage
 
 _NO_COLON = (
@@ -36,7 +36,7 @@ _NO_COLON = (
 
 def create_acls(
     request: dict[str, Any], security: SecurityImage, new_id: Callable[[], bytes]
-) -> tuple[list[Record], dict[str, Any]]:
+) -> tuple[list[MetadataRecord], dict[str, Any]]:
     """Each stands or falls by itself, but for a number that only a filter may have: Kafka fails the
     whole request then."""
     creations = request["creations"]
@@ -44,7 +44,7 @@ def create_acls(
         row = {"error_code": UNKNOWN_SERVER_ERROR, "error_message": None}
         return [], {"results": [row for _ in creations]}
     known = set(security.acls.values())
-    records: list[Record] = []
+    records: list[MetadataRecord] = []
     results = []
     for creation in creations:
         complaint = _complaint(creation)
@@ -60,7 +60,7 @@ def create_acls(
 
 def delete_acls(
     request: dict[str, Any], security: SecurityImage
-) -> tuple[list[Record], dict[str, Any]]:
+) -> tuple[list[MetadataRecord], dict[str, Any]]:
     """Delete the ACLs that any filter matches; each filter is told all of its own."""
     gone: set[bytes] = set()
     results = []
@@ -80,7 +80,7 @@ def delete_acls(
                 "matching_acls": found,
             }
         )
-    records: list[Record] = [
+    records: list[MetadataRecord] = [
         ("RemoveAccessControlEntryRecord", 0, {"id": acl_id})
         for acl_id in security.acls
         if acl_id in gone

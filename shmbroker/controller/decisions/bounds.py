@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable
     from typing import Any
 
-    from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import MetadataImage
+    from shmbroker.metadata.record import MetadataRecord
     from shmbroker.settings.broker_config import BrokerConfig
 
 PARTITIONS = "shmbroker.metadata.partitions"
@@ -70,7 +70,9 @@ _KINDS: dict[
 }
 
 
-def complaint(records: list[Record], image: MetadataImage, config: BrokerConfig) -> str | None:
+def complaint(
+    records: list[MetadataRecord], image: MetadataImage, config: BrokerConfig
+) -> str | None:
     """A sentence where these records would make it too much; None: there is room."""
     new: dict[str, set[Hashable]] = {}
     partitions = 0

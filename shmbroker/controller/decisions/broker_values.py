@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from shmbroker.metadata.image import MetadataImage
     from shmbroker.settings.broker_config import BrokerConfig
+    from shmbroker.settings.layers import Layers
 
-    Layers = tuple[tuple[int, Mapping[str, str]], ...]
     Changes = Mapping[str, str | None]
 
 OF_STORES = frozenset(

@@ -15,18 +15,19 @@ from shmbroker.settings.layers import effective_topic_value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from collections.abc import Set as AbstractSet
     from typing import Any
 
     from shmbroker.controller.mutation_quotas import Mutations
-    from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import MetadataImage, TopicImage
+    from shmbroker.metadata.record import MetadataRecord
     from shmbroker.settings.broker_config import BrokerConfig
 
-    Decision = tuple[list[Record], dict[str, Any]]
+    Decision = tuple[list[MetadataRecord], dict[str, Any]]
     """Records to commit, and the response that is true once they are."""
-    Layers = tuple[tuple[int, Mapping[str, str]], ...]
+    from shmbroker.settings.layers import Layers
+
     Complaint = tuple[int, str | None]
     """An error and its message; (NONE, None)."""
 

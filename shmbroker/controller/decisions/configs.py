@@ -51,12 +51,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import MetadataImage
+    from shmbroker.metadata.record import MetadataRecord
     from shmbroker.settings.broker_config import BrokerConfig
 
     Complaint = tuple[int, str | None]
-    Layers = tuple[tuple[int, Mapping[str, str]], ...]
+    from shmbroker.settings.layers import Layers
 
 # `AlterConfigOp.OpType`
 SET = 0
@@ -78,7 +78,7 @@ _OK: Complaint = (NONE, None)
 
 def incremental_alter_configs(
     request: dict[str, Any], image: MetadataImage, layers: Layers, config: BrokerConfig
-) -> tuple[list[Record], dict[str, Any]]:
+) -> tuple[list[MetadataRecord], dict[str, Any]]:
     """IncrementalAlterConfigs v0–1: (records, response)."""
 
     def own_complaint(resource: dict[str, Any]) -> Complaint:
@@ -86,7 +86,7 @@ def incremental_alter_configs(
             return _logger_complaint(resource, image)
         return _own_complaint(resource, image, config)
 
-    def alter(resource: dict[str, Any]) -> tuple[list[Record], Complaint]:
+    def alter(resource: dict[str, Any]) -> tuple[list[MetadataRecord], Complaint]:
         return _alter(resource, image, layers, config)
 
     return _answer(request, image, own_complaint, alter)
@@ -115,19 +115,19 @@ def level_changes(request: dict[str, Any], response: dict[str, Any]) -> dict[str
 
 def alter_configs(
     request: dict[str, Any], image: MetadataImage, config: BrokerConfig
-) -> tuple[list[Record], dict[str, Any]]:
+) -> tuple[list[MetadataRecord], dict[str, Any]]:
     """AlterConfigs v0–2: what isn't named is taken away."""
 
     def own_complaint(resource: dict[str, Any]) -> Complaint:
         return _own_complaint(resource, image, config)
 
-    def replace(resource: dict[str, Any]) -> tuple[list[Record], Complaint]:
+    def replace(resource: dict[str, Any]) -> tuple[list[MetadataRecord], Complaint]:
         return _replace(resource, image, config)
 
     return _answer(request, image, own_complaint, replace)
 
 
-def idle_complaints(records: list[Record]) -> list[str]:
+def idle_complaints(records: list[MetadataRecord]) -> list[str]:
     """What to tell of settings among these records that change nothing. Internal topics have those
     that Kafka gives them."""
     found = []
@@ -150,8 +150,8 @@ def _answer(
     request: dict[str, Any],
     image: MetadataImage,
     own_complaint: Callable[[dict[str, Any]], Complaint],
-    change: Callable[[dict[str, Any]], tuple[list[Record], Complaint]],
-) -> tuple[list[Record], dict[str, Any]]:
+    change: Callable[[dict[str, Any]], tuple[list[MetadataRecord], Complaint]],
+) -> tuple[list[MetadataRecord], dict[str, Any]]:
     """First what a broker says itself, then `change` for what it would have forwarded."""
     resources = request["resources"]
     keys = [(resource["resource_type"], resource["resource_name"]) for resource in resources]
@@ -174,7 +174,7 @@ def _answer(
         for at in forwarded:
             complaints[at] = UNKNOWN_SERVER_ERROR, None
         forwarded = []
-    records: list[Record] = []
+    records: list[MetadataRecord] = []
     for at in forwarded:
         new, complaints[at] = change(resources[at])
         if not complaints[at][0] and not request["validate_only"]:
@@ -193,7 +193,7 @@ def _answer(
     return records, {"throttle_time_ms": 0, "responses": responses}
 
 
-def _cleared_elrs(new: list[Record]) -> list[Record]:
+def _cleared_elrs(new: list[MetadataRecord]) -> list[MetadataRecord]:
     """Records that clear the eligible leader replicas, which were found with another
     min.insync.replicas."""
     names = [
@@ -236,7 +236,7 @@ def _own_complaint(
 
 def _alter(
     resource: dict[str, Any], image: MetadataImage, layers: Layers, config: BrokerConfig
-) -> tuple[list[Record], Complaint]:
+) -> tuple[list[MetadataRecord], Complaint]:
     type_, name = resource["resource_type"], resource["resource_name"]
     before = image.config(type_, name)
     changes: dict[str, str | None] = {}
@@ -254,7 +254,7 @@ def _alter(
 
 def _replace(
     resource: dict[str, Any], image: MetadataImage, config: BrokerConfig
-) -> tuple[list[Record], Complaint]:
+) -> tuple[list[MetadataRecord], Complaint]:
     type_, name = resource["resource_type"], resource["resource_name"]
     changes = {entry["name"]: entry["value"] for entry in resource["configs"]}
     for key in image.config(type_, name):
@@ -268,7 +268,7 @@ def _changed(
     changes: Mapping[str, str | None],
     image: MetadataImage,
     config: BrokerConfig,
-) -> tuple[list[Record], Complaint]:
+) -> tuple[list[MetadataRecord], Complaint]:
     """The records of these changes (None takes a setting away), if what comes out is allowed."""
     after = dict(image.config(type_, name))
     records = []
@@ -428,7 +428,7 @@ def _logger_complaint(resource: dict[str, Any], image: MetadataImage) -> Complai
     return _OK
 
 
-def config_record(resource_type: int, name: str, key: str, value: str | None) -> Record:
+def config_record(resource_type: int, name: str, key: str, value: str | None) -> MetadataRecord:
     """ConfigRecord v0; a null value takes the setting away."""
     return (
         "ConfigRecord",

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from shmbroker.controller.decisions.cluster_state import ClusterState
     from shmbroker.controller.decisions.lost_replicas import Ends
-    from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import PartitionImage, TopicImage
+    from shmbroker.metadata.record import MetadataRecord
 
 Place = tuple[bytes, int]
 """Topic id and partition."""
@@ -50,7 +50,7 @@ Epochs = tuple[tuple[int, int], ...]
 class Decided(NamedTuple):
     """What comes of what all have told."""
 
-    records: list[Record]
+    records: list[MetadataRecord]
     brokers: list[int]
     """The brokers that were in doubt: they may serve now."""
     waiting: dict[str, tuple[int, ...]]
@@ -97,10 +97,10 @@ class Doubts:
         self._ends.pop(broker_id, None)
         self._epochs = {key: of for key, of in self._epochs.items() if key[0] != broker_id}
 
-    def withdrawn(self, cluster: ClusterState) -> list[Record]:
+    def withdrawn(self, cluster: ClusterState) -> list[MetadataRecord]:
         """PartitionChangeRecords by which those in doubt leave ISR and ELR where one is at work
         that is safe: it need not wait for what they tell."""
-        records: list[Record] = []
+        records: list[MetadataRecord] = []
         if not (self.safe and self.unclean):
             return records
         for topic in cluster.image.topics_by_id.values():

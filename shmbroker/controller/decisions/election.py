@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.controller.decisions.cluster_state import ClusterState
-    from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import PartitionImage, TopicImage
+    from shmbroker.metadata.record import MetadataRecord
 
 # `ElectionType`
 PREFERRED = 0
@@ -39,11 +39,11 @@ ELECTIONS_MAX = 1000
 
 def elect_leaders(
     request: dict[str, Any], version: int, cluster: ClusterState
-) -> tuple[list[Record], dict[str, Any]]:
+) -> tuple[list[MetadataRecord], dict[str, Any]]:
     """ElectLeaders v0–2: (records, response). Without topics it is about all partitions, and those
     that need no election aren't named."""
     image = cluster.image
-    records: list[Record] = []
+    records: list[MetadataRecord] = []
     elected: set[tuple[str, int]] = set()
     election_type = request["election_type"] if version >= 1 else PREFERRED
     is_known_type = election_type in (PREFERRED, UNCLEAN)
@@ -102,7 +102,9 @@ def _election(
     return ELIGIBLE_LEADERS_NOT_AVAILABLE, says, None
 
 
-def preferred_leaders(cluster: ClusterState, only: AbstractSet[int] | None = None) -> list[Record]:
+def preferred_leaders(
+    cluster: ClusterState, only: AbstractSet[int] | None = None
+) -> list[MetadataRecord]:
     """PartitionChangeRecords that give the lead back to first replicas which are in sync
     (`maybeBalancePartitionLeaders`); at most ELECTIONS_MAX. `only`: to these brokers."""
     return _elections(
@@ -118,7 +120,7 @@ def preferred_leaders(cluster: ClusterState, only: AbstractSet[int] | None = Non
     )
 
 
-def unclean_leaders(cluster: ClusterState) -> list[Record]:
+def unclean_leaders(cluster: ClusterState) -> list[MetadataRecord]:
     """PartitionChangeRecords for what nobody at work leads, where its topic would rather lose
     records than wait (`maybeElectUncleanLeaders`); at most ELECTIONS_MAX."""
     return _elections(
@@ -132,8 +134,8 @@ def unclean_leaders(cluster: ClusterState) -> list[Record]:
 
 def _elections(
     cluster: ClusterState, kind: int, is_wanted: Callable[[TopicImage, PartitionImage], bool]
-) -> list[Record]:
-    records: list[Record] = []
+) -> list[MetadataRecord]:
+    records: list[MetadataRecord] = []
     for topic in cluster.image.topics_by_id.values():
         for partition in topic.partitions:
             if not is_wanted(topic, partition):

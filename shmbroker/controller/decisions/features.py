@@ -24,8 +24,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import MetadataImage
+    from shmbroker.metadata.record import MetadataRecord
 
 # `FeatureUpdate.UpgradeType`
 UPGRADE = 1
@@ -41,14 +41,14 @@ def update_features(
     image: MetadataImage,
     node_id: int,
     min_insync_replicas: int,
-) -> tuple[list[Record], dict[str, Any]]:
+) -> tuple[list[MetadataRecord], dict[str, Any]]:
     """UpdateFeatures v0–2: (records, response). `node_id`: of this controller, for the texts;
     `min_insync_replicas`: what file and flags say.
 
     v0's flag that allows downgrades is read as Kafka reads it: not at all.
     """
     updates = request["feature_updates"]
-    records: list[Record] = []
+    records: list[MetadataRecord] = []
     for update in updates:
         name, level = update["feature"], update["max_version_level"]
         kind = update["upgrade_type"] if version >= 1 else UPGRADE
@@ -81,7 +81,7 @@ def update_features(
     return [] if version >= 1 and request["validate_only"] else records, response
 
 
-def _safe_for_elr(image: MetadataImage, min_insync_replicas: int) -> list[Record]:
+def _safe_for_elr(image: MetadataImage, min_insync_replicas: int) -> list[MetadataRecord]:
     """With eligible leader replicas, min.insync.replicas is the cluster's affair: a value for all
     brokers, and none for single ones (`maybeGenerateElrSafetyRecords`)."""
     key = "min.insync.replicas"

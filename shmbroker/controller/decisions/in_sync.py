@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.controller.decisions.cluster_state import ClusterState
-    from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import MetadataImage, PartitionImage
+    from shmbroker.metadata.record import MetadataRecord
 
 
 def alter_partition(
     request: dict[str, Any], version: int, cluster: ClusterState
-) -> tuple[list[Record], dict[str, Any]]:
+) -> tuple[list[MetadataRecord], dict[str, Any]]:
     """AlterPartition v2–3 (KIP-497, KIP-841, KIP-903): (records, response)."""
     image = cluster.image
     broker = image.brokers.get(request["broker_id"])
     if broker is None or broker.broker_epoch != request["broker_epoch"]:
         return [], {"error_code": STALE_BROKER_EPOCH}
-    records: list[Record] = []
+    records: list[MetadataRecord] = []
     topics = []
     for asked in request["topics"]:
         topic = image.topics_by_id.get(asked["topic_id"])
@@ -146,7 +146,9 @@ def _alter_error(
     return NONE
 
 
-def broker_gone(cluster: ClusterState, broker_id: int, *, for_good: bool = False) -> list[Record]:
+def broker_gone(
+    cluster: ClusterState, broker_id: int, *, for_good: bool = False
+) -> list[MetadataRecord]:
     """PartitionChangeRecords for a broker that is about to be fenced: it leaves the ISR, and others
     lead what it led. What nobody else could lead stays as it is, unless the broker is gone for
     good; then it leaves the ELR, too."""
@@ -158,11 +160,11 @@ def _without(
     broker_id: int,
     unclean: Sequence[int],
     keep: bool,
-) -> list[Record]:
+) -> list[MetadataRecord]:
     def is_acceptable(other: int) -> bool:
         return other != broker_id and cluster.is_active(other)
 
-    records: list[Record] = []
+    records: list[MetadataRecord] = []
     for topic in cluster.image.topics_by_id.values():
         rules = None
         for partition in topic.partitions:
@@ -187,7 +189,7 @@ def broker_back(
     *,
     absent: AbstractSet[int] = frozenset(),
     are_all_known: bool = True,
-) -> list[Record]:
+) -> list[MetadataRecord]:
     """PartitionChangeRecords for a broker that is about to be unfenced: it leads what nobody at
     work leads, where it is eligible; what it leads still, it leads in a new epoch.
 
@@ -207,7 +209,7 @@ def broker_back(
         return is_at_work(other) and other not in absent
 
     election = None if are_all_known else ONLINE
-    records: list[Record] = []
+    records: list[MetadataRecord] = []
     for topic in cluster.image.topics_by_id.values():
         rules = None
         for partition in topic.partitions:

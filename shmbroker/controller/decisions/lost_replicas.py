@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.controller.decisions.cluster_state import ClusterState
-    from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import BrokerImage, PartitionImage, TopicImage
+    from shmbroker.metadata.record import MetadataRecord
 
 Ends = tuple[int, int]
 """Leader epoch of a log's last batch, log end offset: of two replicas that are in sync or eligible
@@ -44,7 +44,7 @@ the greater has everything that the other one has and that was committed."""
 class BegunAnew(NamedTuple):
     """What a replaced log directory means."""
 
-    records: list[Record]
+    records: list[MetadataRecord]
     replicas: int
     """How many of its replicas begin again, empty."""
     only: list[str]

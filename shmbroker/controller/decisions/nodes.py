@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.controller.decisions.cluster_state import ClusterState
-    from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import MetadataImage
+    from shmbroker.metadata.record import MetadataRecord
     from shmbroker.settings.broker_config import BrokerConfig
 
 
 def unregister_broker(
     request: dict[str, Any], cluster: ClusterState
-) -> tuple[list[Record], dict[str, Any]]:
+) -> tuple[list[MetadataRecord], dict[str, Any]]:
     """UnregisterBroker v0: (records, response).
 
     Unlike in Kafka, where a broker that runs may be unregistered and only comes back with its next
@@ -37,7 +37,7 @@ def unregister_broker(
     broker_id = request["broker_id"]
     broker = cluster.image.brokers.get(broker_id)
     error, message = NONE, None
-    records: list[Record] = []
+    records: list[MetadataRecord] = []
     if broker is None:
         error, message = (
             BROKER_ID_NOT_REGISTERED,

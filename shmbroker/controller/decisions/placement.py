@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.controller.decisions.cluster_state import ClusterState, Complaint
-    from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import BrokerImage, PartitionImage
+    from shmbroker.metadata.record import MetadataRecord
 
     Placed = tuple[list[tuple[int, ...]], Complaint]
     """The replicas of each partition, leader first; none where there is a complaint."""
@@ -222,10 +222,10 @@ def partition_records(
     first: int,
     assignments: list[tuple[int, ...]],
     brokers: dict[int, BrokerImage],
-) -> list[Record]:
+) -> list[MetadataRecord]:
     """New partitions from `first` on. Of thousands most have the replicas of others."""
     alike: dict[tuple[int, ...], dict[str, Any]] = {}
-    records: list[Record] = []
+    records: list[MetadataRecord] = []
     for partition, replicas in enumerate(assignments, first):
         message = alike.get(replicas)
         if message is None:

@@ -28,8 +28,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.quota_image import Entity
+    from shmbroker.metadata.record import MetadataRecord
     from shmbroker.metadata.security_image import SecurityImage
 
 INT_MAX = (1 << 31) - 1
@@ -50,9 +50,9 @@ _TYPES = {INT_MAX: "an INT", LONG_MAX: "a LONG"}
 
 def alter_client_quotas(
     request: dict[str, Any], security: SecurityImage
-) -> tuple[list[Record], dict[str, Any]]:
+) -> tuple[list[MetadataRecord], dict[str, Any]]:
     """The records, and a row for each entity."""
-    records: list[Record] = []
+    records: list[MetadataRecord] = []
     complaints: dict[Entity, str | None] = {}
     for row in request["entries"]:
         entity = entity_of(row["entity"])

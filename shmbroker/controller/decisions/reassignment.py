@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.controller.decisions.cluster_state import ClusterState, Complaint
-    from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import MetadataImage, PartitionImage, TopicImage
+    from shmbroker.metadata.record import MetadataRecord
 
 
 def alter_partition_reassignments(
     request: dict[str, Any], version: int, cluster: ClusterState
-) -> tuple[list[Record], dict[str, Any]]:
+) -> tuple[list[MetadataRecord], dict[str, Any]]:
     """AlterPartitionReassignments v0–1: (records, response)."""
     # Kafka answers one that asks for nothing without a look at it.
     is_for_nothing = not request["topics"]
     may_change_factor = version == 0 or is_for_nothing or request["allow_replication_factor_change"]
-    records: list[Record] = []
+    records: list[MetadataRecord] = []
     changed: dict[tuple[str, int], PartitionImage] = {}
     """Partitions that earlier rows of this request have changed."""
     responses = []

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from shmbroker.controller.decisions.cluster_state import ClusterState
-    from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import PartitionImage
+    from shmbroker.metadata.record import MetadataRecord
 
 WAIT_S = 2.0
 GIVE_BACK_S = 60.0
@@ -84,7 +84,7 @@ class RoomWatch:
         )
 
 
-def handed_over(cluster: ClusterState, room: Room) -> list[Record]:
+def handed_over(cluster: ClusterState, room: Room) -> list[MetadataRecord]:
     """PartitionChangeRecords by which others lead what these brokers lead, CHANGES_MAX at most."""
 
     def has_room(other: int) -> bool:
@@ -93,7 +93,7 @@ def handed_over(cluster: ClusterState, room: Room) -> list[Record]:
     def is_whole(other: int) -> bool:
         return cluster.is_active(other) and other not in room.failed
 
-    records: list[Record] = []
+    records: list[MetadataRecord] = []
     if not room.handing:
         return records
     for topic in cluster.image.topics_by_id.values():
@@ -125,7 +125,7 @@ def _may_go(partition: PartitionImage, room: Room) -> bool:
     )
 
 
-def given_back(cluster: ClusterState, room: Room) -> list[Record]:
+def given_back(cluster: ClusterState, room: Room) -> list[MetadataRecord]:
     """PartitionChangeRecords that give the lead back to brokers that have room again, where they
     are preferred and in sync; CHANGES_MAX at most."""
     return preferred_leaders(cluster, only=room.returned)[:CHANGES_MAX] if room.returned else []

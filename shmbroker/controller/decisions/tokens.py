@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from shmbroker.controller.raft.metadata_log import Record
+    from shmbroker.metadata.record import MetadataRecord
     from shmbroker.security.identity import Identity
     from shmbroker.settings.broker_config import BrokerConfig
 
@@ -64,7 +64,7 @@ def create_token(
     rules: TokenRules,
     now_ms: int,
     new_id: Callable[[], str],
-) -> tuple[list[Record], dict[str, Any]]:
+) -> tuple[list[MetadataRecord], dict[str, Any]]:
     """A token of who asks, or of the owner that is named."""
     records, answer = _create(request, identity, rules, now_ms, new_id)
     if version < REQUESTER_FROM:
@@ -78,7 +78,7 @@ def _create(
     rules: TokenRules,
     now_ms: int,
     new_id: Callable[[], str],
-) -> tuple[list[Record], dict[str, Any]]:
+) -> tuple[list[MetadataRecord], dict[str, Any]]:
     requester = Principal.parse(identity.principal)
     owner = requester
     if request["owner_principal_name"]:
@@ -122,7 +122,7 @@ def renew_token(
     tokens: Mapping[str, Token],
     rules: TokenRules,
     now_ms: int,
-) -> tuple[list[Record], dict[str, Any]]:
+) -> tuple[list[MetadataRecord], dict[str, Any]]:
     """Let a token hold from now for as long as is asked, or for as long as is set, where that is
     less or nothing is asked."""
     token = _shown(request, identity, tokens, rules)
@@ -144,7 +144,7 @@ def expire_token(
     tokens: Mapping[str, Token],
     rules: TokenRules,
     now_ms: int,
-) -> tuple[list[Record], dict[str, Any]]:
+) -> tuple[list[MetadataRecord], dict[str, Any]]:
     """Let a token end so long from now, or at once and for good where a negative time is asked."""
     token = _shown(request, identity, tokens, rules)
     if isinstance(token, dict):
@@ -159,7 +159,7 @@ def expire_token(
     return _until(token, min(token.max_ms, now_ms + period_ms))
 
 
-def expired_tokens(tokens: Mapping[str, Token], now_ms: int) -> list[Record]:
+def expired_tokens(tokens: Mapping[str, Token], now_ms: int) -> list[MetadataRecord]:
     """The removal of those that have expired, as many as go into one batch."""
     gone = [_removal(token) for token in tokens.values() if is_expired(token, now_ms)]
     return gone[:REMOVED_MAX]
@@ -177,15 +177,15 @@ def _shown(
     return found if found is not None else _renewed(DELEGATION_TOKEN_NOT_FOUND)
 
 
-def _until(token: Token, expires_ms: int) -> tuple[list[Record], dict[str, Any]]:
+def _until(token: Token, expires_ms: int) -> tuple[list[MetadataRecord], dict[str, Any]]:
     return [_record(token._replace(expires_ms=expires_ms))], _renewed(NONE, expires_ms)
 
 
-def _record(token: Token) -> Record:
+def _record(token: Token) -> MetadataRecord:
     return "DelegationTokenRecord", 0, token_record(token)
 
 
-def _removal(token: Token) -> Record:
+def _removal(token: Token) -> MetadataRecord:
     return "RemoveDelegationTokenRecord", 0, {"token_id": token.token_id}
 
 

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
         ClusterState,
         Complaint,
         Decision,
-        Layers,
     )
-    from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import BrokerImage, MetadataImage
+    from shmbroker.metadata.record import MetadataRecord
     from shmbroker.settings.broker_config import BrokerConfig
+    from shmbroker.settings.layers import Layers
 
 
 def create_topics(request: dict[str, Any], version: int, cluster: ClusterState) -> Decision:
@@ -53,7 +53,7 @@ def create_topics(request: dict[str, Any], version: int, cluster: ClusterState) 
     topics = request["topics"]
     counts = Counter(topic["name"] for topic in topics)
     is_too_much = asked_partitions(topics, cluster.config) > PARTITIONS_MAX
-    records: list[Record] = []
+    records: list[MetadataRecord] = []
     results = {}
     placed = sum(len(topic.partitions) for topic in cluster.image.topics_by_id.values())
     keys = {collision_key(name): name for name in cluster.image.topics_by_name}
@@ -155,8 +155,8 @@ def _topic_records(
     configs: dict[str, Any],
     assignments: list[tuple[int, ...]],
     brokers: dict[int, BrokerImage],
-) -> list[Record]:
-    records: list[Record] = [("TopicRecord", 0, {"name": name, "topic_id": topic_id})]
+) -> list[MetadataRecord]:
+    records: list[MetadataRecord] = [("TopicRecord", 0, {"name": name, "topic_id": topic_id})]
     for key, value in configs.items():
         records.append(config_record(TOPIC_RESOURCE, name, key, value))
     return records + partition_records(topic_id, 0, assignments, brokers)

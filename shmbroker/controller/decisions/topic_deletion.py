@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.controller.decisions.cluster_state import ClusterState, Complaint, Decision
-    from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import TopicImage
+    from shmbroker.metadata.record import MetadataRecord
 
     Wanted = tuple[str | None, bytes]
     """Name and id; one of them, as a rule."""
@@ -38,7 +38,7 @@ def delete_topics(request: dict[str, Any], version: int, cluster: ClusterState) 
         wanted = [(name, ZERO_UUID) for name in request["topic_names"]]
     counts = Counter(wanted)
     image = cluster.image
-    records: list[Record] = []
+    records: list[MetadataRecord] = []
     results = {}
     for key in wanted:
         if key in results:

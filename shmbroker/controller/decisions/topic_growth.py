@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.controller.decisions.cluster_state import ClusterState, Complaint, Decision
-    from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import MetadataImage
+    from shmbroker.metadata.record import MetadataRecord
 
 
 def create_partitions(request: dict[str, Any], cluster: ClusterState) -> Decision:
@@ -32,7 +32,7 @@ def create_partitions(request: dict[str, Any], cluster: ClusterState) -> Decisio
     topics = request["topics"]
     counts = Counter(topic["name"] for topic in topics)
     added = added_partitions(topics, cluster.image)
-    records: list[Record] = []
+    records: list[MetadataRecord] = []
     results = {}
     for topic in topics:
         name = topic["name"]

@@ -22,8 +22,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import MetadataImage
+    from shmbroker.metadata.record import MetadataRecord
 
     Complaint = tuple[int, str | None]
 
@@ -33,10 +33,10 @@ METADATA_VERSION_OF_SCRAM = 11
 
 def alter_users(
     request: dict[str, Any], image: MetadataImage
-) -> tuple[list[Record], dict[str, Any]]:
+) -> tuple[list[MetadataRecord], dict[str, Any]]:
     """Each user stands or falls by itself."""
     refused: dict[str, Complaint] = {}
-    records: dict[str, Record] = {}
+    records: dict[str, MetadataRecord] = {}
     for change in (*request["deletions"], *request["upsertions"]):
         user = change["name"]
         is_empty = user in refused and refused[user][0] == UNKNOWN_SERVER_ERROR
@@ -85,7 +85,7 @@ def _complaint(change: dict[str, Any], image: MetadataImage) -> Complaint | None
     return None
 
 
-def _record(change: dict[str, Any]) -> Record:
+def _record(change: dict[str, Any]) -> MetadataRecord:
     from shmbroker.security.sasl.scram import BY_CODE, credential_of
 
     user, code = change["name"], change["mechanism"]

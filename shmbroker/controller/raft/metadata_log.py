@@ -80,8 +80,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    Record = tuple[str, int, dict[str, Any]]
-    """name, version, message"""
+    from shmbroker.metadata.record import MetadataRecord
 
 
 BATCH_BYTES_MAX = 8 << 20
@@ -145,7 +144,11 @@ class MetadataLog:
     # ── appending ───────────────────────────────────────────────────────────────────────────────
 
     def append(
-        self, epoch: int, records: list[Record], now_ms: int, encoded: list[bytes] | None = None
+        self,
+        epoch: int,
+        records: list[MetadataRecord],
+        now_ms: int,
+        encoded: list[bytes] | None = None,
     ) -> int:
         """Append one decision as one batch, not flushed; the log's new end.
 
@@ -338,7 +341,7 @@ class MetadataLog:
         return os.path.join(self.directory, snapshot_name(*snapshot))
 
 
-def encode_records(records: list[Record], first: int = 0) -> list[bytes]:
+def encode_records(records: list[MetadataRecord], first: int = 0) -> list[bytes]:
     """Records of a decision as they stand in its batch, where they are the `first` and so on."""
     return [
         encode_record(0, at, None, encode_metadata_record(*record), ())

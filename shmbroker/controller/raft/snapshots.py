@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-    from shmbroker.controller.raft.metadata_log import MetadataLog, Record
+    from shmbroker.controller.raft.metadata_log import MetadataLog
     from shmbroker.metadata.follower import MetadataFollower
     from shmbroker.metadata.image import MetadataImage
+    from shmbroker.metadata.record import MetadataRecord
     from shmbroker.settings.broker_config import BrokerConfig
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ def image_snapshot(image: MetadataImage, last_timestamp_ms: int, now_ms: int) ->
 
 
 def snapshot(
-    records: Iterable[Record], epoch: int, last_timestamp_ms: int, now_ms: int
+    records: Iterable[MetadataRecord], epoch: int, last_timestamp_ms: int, now_ms: int
 ) -> Iterator[bytes]:
     """Header, records in batches, footer."""
 

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.clock import Clock
-    from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.controller.raft.quorum_description import Replica
     from shmbroker.controller.raft.quorum_messages import Answer, News, Request
     from shmbroker.controller.raft.quorum_needs import Chance
     from shmbroker.log.config import LogConfig
+    from shmbroker.metadata.record import MetadataRecord
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +202,9 @@ class Voter:
         """How long nothing will be due, in seconds."""
         return max(0.0, (self.quorum.next_deadline() - self._now()) / 1000)
 
-    def append(self, records: list[Record], now_ms: int, encoded: list[bytes] | None = None) -> int:
+    def append(
+        self, records: list[MetadataRecord], now_ms: int, encoded: list[bytes] | None = None
+    ) -> int:
         """Commit one decision as one batch; the new committed offset. `encoded`: as of
         `MetadataLog.append`.
 
