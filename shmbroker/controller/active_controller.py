@@ -171,7 +171,8 @@ class ActiveController:
             asked = self._asked(request, version, now_ms, identity, mutations)
             records, response = served.decide(asked)
             if records and (full := bounds.complaint(records, self.image, self.config)):
-                return _refused(served, response, full)
+                served.fail(response, POLICY_VIOLATION, full)
+                return response
             encoded: list[bytes] | None = None
             if len(records) > STEP_RECORDS and served.is_in_steps:
                 encoded = yield from _encoded_in_steps(records)
@@ -181,10 +182,10 @@ class ActiveController:
         if mutations.throttle_ms:
             response["throttle_time_ms"] = mutations.throttle_ms
         if records:
-            self._commit_answered(records, encoded, served.results_of(response), now_ms)
+            self._commit_answered(records, encoded, served, response, now_ms)
         # After the commit: a full disk fails the loggers of its request, too.
-        if api_name == "IncrementalAlterConfigs" and (
-            changes := configs.level_changes(request, response)
+        if served.level_changes is not None and (
+            changes := served.level_changes(request, response)
         ):
             self.on_log_levels(changes)
         return response
@@ -211,18 +212,19 @@ class ActiveController:
         self,
         records: list[MetadataRecord],
         encoded: list[bytes] | None,
-        results: list[dict[str, Any]],
+        served: Served,
+        response: dict[str, Any],
         now_ms: int,
     ) -> None:
-        """Commit a decision; `results` of its answer say so where that could not be."""
+        """Commit a decision; its answer says so where that could not be."""
         try:
             self.log.commit(records, now_ms, encoded)
         except DiskFullFault as fault:
             message = f"The metadata log's disk is full: {fault}"
-            _fail(results, KAFKA_STORAGE_ERROR, message)
+            served.fail(response, KAFKA_STORAGE_ERROR, message)
         except DecisionTooLargeFault:
             message = "Unable to perform excessively large batch operation."
-            _fail(results, POLICY_VIOLATION, message)
+            served.fail(response, POLICY_VIOLATION, message)
         else:
             for complaint in configs.idle_complaints(records)[:IDLE_LINES_MAX]:
                 logger.warning("%s", complaint)
@@ -284,18 +286,3 @@ def _encoded_in_steps(records: list[MetadataRecord]) -> Generator[None, None, li
         encoded += encode_records(records[at : at + STEP_RECORDS], at)
     yield
     return encoded
-
-
-def _fail(results: list[dict[str, Any]], error: int, message: str) -> None:
-    """Turn what would have been done into what could not be."""
-    for result in results:
-        if result["error_code"] == NONE:
-            result["error_code"] = error
-            result["error_message"] = message
-
-
-def _refused(served: Served, response: dict[str, Any], message: str) -> dict[str, Any]:
-    """The answer where there is no room for what was decided."""
-    _fail(served.results_of(response), POLICY_VIOLATION, message)
-    # What proves a token that does not come to be is nobody's.
-    return response | {"token_id": "", "hmac": b""} if "hmac" in response else response

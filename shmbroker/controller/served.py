@@ -24,10 +24,11 @@ from shmbroker.controller.decisions import (
     users,
 )
 from shmbroker.ids import uuid_text
+from shmbroker.wire.error_codes import NONE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from shmbroker.controller.decisions.cluster_state import ClusterState, Decision
@@ -70,11 +71,19 @@ class Served(NamedTuple):
     """Where the response has one error for each thing; "": it has one for all."""
     is_in_steps: bool = False
     """Whether one topic alone may take more records than are encoded at once."""
+    level_changes: Callable[[Message, Message], Mapping[str, str | None]] | None = None
+    """Takes the request and its response; the levels of loggers that change beside the records."""
+    withheld: Mapping[str, Any] = {}
+    """Fields of the response as they are where nothing comes of the decision."""
 
-    def results_of(self, response: Message) -> list[Message]:
-        """The parts of a response that have an error of their own."""
+    def fail(self, response: Message, error: int, message: str) -> None:
+        """Turn what would have been done into what could not be."""
         results: list[Message] = response[self.results] if self.results else [response]
-        return results
+        for result in results:
+            if result["error_code"] == NONE:
+                result["error_code"] = error
+                result["error_message"] = message
+        response.update(self.withheld)
 
 
 SERVED = {
@@ -116,6 +125,8 @@ SERVED = {
             asked.now_ms,
             lambda: uuid_text(asked.cluster.new_uuid()),
         ),
+        # What proves a token that does not come to be is nobody's.
+        withheld={"token_id": "", "hmac": b""},
     ),
     "RenewDelegationToken": Served(
         lambda asked: tokens.renew_token(
@@ -144,6 +155,7 @@ SERVED = {
             asked.request, asked.image, asked.cluster.layers, asked.config
         ),
         "responses",
+        level_changes=configs.level_changes,
     ),
     "UpdateFeatures": Served(
         lambda asked: features.update_features(

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import Any
 
+import pytest
 from controller_at_work import NOW_MS, Start
 
 from shmbroker.controller.active_controller import ActiveController
+from shmbroker.controller.raft.metadata_log import MetadataLog
 from shmbroker.ids import random_uuid, uuid_text
+from shmbroker.log.faults import DiskFullFault
 from shmbroker.metadata.image_records import image_records
 from shmbroker.security.identity import Identity
 from shmbroker.wire.error_codes import (
     DELEGATION_TOKEN_AUTH_DISABLED,
     DELEGATION_TOKEN_NOT_FOUND,
     DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
+    KAFKA_STORAGE_ERROR,
     NONE,
 )
 
@@ -75,6 +81,20 @@ def test_the_id_of_a_token_is_drawn_as_that_of_a_topic(start: Start) -> None:
     drawn = random_uuid()
     controller.log.new_uuid = lambda: drawn
     assert create(controller)["token_id"] == uuid_text(drawn)
+
+
+def test_nobody_gets_the_proof_of_a_token_that_does_not_come_to_be(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise DiskFullFault(os.strerror(errno.ENOSPC))
+
+    controller = start(**SETTINGS)
+    with monkeypatch.context() as patch:
+        patch.setattr(MetadataLog, "append", full)
+        answer = create(controller)
+    assert answer["error_code"] == KAFKA_STORAGE_ERROR
+    assert (answer["token_id"], answer["hmac"]) == ("", b"")
 
 
 def test_a_process_of_the_family_gets_no_token(start: Start) -> None:
