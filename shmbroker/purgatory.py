@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
     from typing import Any
 
+NEVER_MS = 1 << 62
+"""A time that does not come, in milliseconds; whoever has no deadline has this one."""
+
 HEAP_BYPASS = 64
 """Deadlines that are not worth tidying up."""
 

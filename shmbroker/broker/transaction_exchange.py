@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from shmbroker.groups.group_partition import group_partition
 from shmbroker.metadata.topic_names import TRANSACTION_TOPIC
+from shmbroker.purgatory import NEVER_MS
 from shmbroker.wire import error_codes
 from shmbroker.wire.api_keys import ADD_PARTITIONS_TO_TXN, WRITE_TXN_MARKERS
 
@@ -62,7 +63,6 @@ class Verification(NamedTuple):
 
 logger = logging.getLogger(__name__)
 
-NEVER = 2**63 - 1
 RETRY_MS = 20
 MARKERS_VERSION = 2
 ADD_VERSION = 5
@@ -103,7 +103,7 @@ class TransactionExchange:
         self.to_write: dict[Markers, set[TopicPartition]] = {}
         self.to_verify: list[Verification] = []
         self._retry: dict[Markers, set[TopicPartition]] = {}
-        self.next_ms = NEVER
+        self.next_ms = NEVER_MS
         """When `run` has something to do though nothing comes in, by the steady clock."""
 
     def send(self, markers: Markers) -> None:
@@ -139,7 +139,7 @@ class TransactionExchange:
     def run(self) -> None:
         """Ask what is to be asked: for markers first."""
         if self.next_ms <= self._steady_ms():
-            self.next_ms = NEVER
+            self.next_ms = NEVER_MS
             retry, self._retry = self._retry, {}
             for markers, partitions in retry.items():
                 self.to_write.setdefault(markers, set()).update(partitions)

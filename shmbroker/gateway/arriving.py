@@ -41,7 +41,7 @@ DOUBLED_BYTES_MAX = 4 << 20
 LOOK_AGAIN_S = 0.02
 """The time between two looks through all senders that found none to pay."""
 
-_NEVER = float("-inf")
+_LONG_AGO = float("-inf")
 
 
 class Sender:
@@ -135,7 +135,7 @@ class ArrivingMemory(Generic[S]):
         self.has_released = False
         """Whether memory was released since this was set back: another look at those who wait is
         worth it."""
-        self._look_again_at = _NEVER
+        self._look_again_at = _LONG_AGO
 
     # ── those who ask ───────────────────────────────────────────────────────────────────────────
 

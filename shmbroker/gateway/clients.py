@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 
 from shmbroker import logs
-from shmbroker.gateway.connection import NEVER, Connection
+from shmbroker.gateway.connection import NEVER_S, Connection
 from shmbroker.gateway.connection_limits import ConnectionLimits
 from shmbroker.gateway.ends import IDLE, is_slow
 from shmbroker.security.acls import ANONYMOUS
@@ -153,7 +153,7 @@ class Clients:
         connection.principal = principal
         connection.is_by_token = is_by_token
         connection.packed_identity = b""
-        connection.deadline = NEVER
+        connection.deadline = NEVER_S
         connection.submit = self._submit_of_admitted
         if gateway.guard is not None:
             connection.scope = (connection.listener.broker_id, principal, connection.address)

@@ -52,7 +52,7 @@ SEND_BYTES_PER_TURN = 4 << 20
 
 NO_VIEW = memoryview(bytearray())
 
-NEVER = float("inf")
+NEVER_S = float("inf")
 
 
 Meaning = tuple[bytes, bytes, bytes, bytes, bytes, bool, bool]
@@ -176,7 +176,7 @@ class Connection(Sender):
         self.last_active = now
         self.opened_at = now
         """When it was accepted: a client that was active since has asked for something."""
-        self.deadline = NEVER
+        self.deadline = NEVER_S
         """When it is closed: it has not shown by then who it is."""
         self.unsent = 0
         """Bytes of memory in answers that its socket did not take."""

@@ -71,7 +71,6 @@ LATE_MAX = 256
 MUTED_LOOK_S = 30.0
 """The longest that a connection is kept for being unmuted which has ended meanwhile."""
 
-NEVER = float("inf")
 INT_MAX = (1 << 31) - 1
 
 _OF_CLIENTS = frozenset(
@@ -312,9 +311,11 @@ class Quotas:
         return limits
 
     def _most(self, fetch: Bound | None) -> int:
+        if fetch is None:
+            return INT_MAX
         windows = self._counts.windows
         seconds = max(1, windows.number - 1) * windows.length_ms / 1000
-        most = fetch.per_second * seconds if fetch is not None else NEVER
+        most = fetch.per_second * seconds
         return int(most) if most < INT_MAX else INT_MAX
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────

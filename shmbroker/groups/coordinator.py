@@ -31,7 +31,6 @@ from shmbroker.groups import group_log
 from shmbroker.groups.classic.coordinator import ClassicCoordinator
 from shmbroker.groups.classic.execution import Execution
 from shmbroker.groups.classic.group import ClassicGroup
-from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.consumer import records as consumer_records
 from shmbroker.groups.consumer.coordinator import ConsumerCoordinator
 from shmbroker.groups.consumer.group import ConsumerGroup
@@ -42,6 +41,7 @@ from shmbroker.groups.offset_store import committed_of
 from shmbroker.groups.removal import Removal
 from shmbroker.groups.shards import Sharded
 from shmbroker.groups.timers import Timers
+from shmbroker.purgatory import NEVER_MS
 from shmbroker.wire import error_codes
 from shmbroker.wire.coordinator_records import GROUP_METADATA, OFFSET_COMMIT
 
@@ -145,7 +145,7 @@ class GroupCoordinator(Sharded[GroupShard]):
                 if self.shards.get(what.partition.partition) is what:
                     self.removal.expire(what, now_ms)
             elif due_ms == what.scheduled_ms:
-                what.scheduled_ms = NEVER
+                what.scheduled_ms = NEVER_MS
                 if isinstance(what, ConsumerGroup):
                     self.consumers.run_due(what, now_ms)
                 else:

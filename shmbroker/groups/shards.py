@@ -18,9 +18,9 @@ import logging
 from typing import Generic, TypeVar
 
 from shmbroker.errors import Fault, StorageFault
-from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.group_partition import group_partition
 from shmbroker.groups.held_answers import HeldAnswers
+from shmbroker.purgatory import NEVER_MS
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -63,7 +63,7 @@ class Sharded(Generic[AnyShard]):
         self.loading: list[AnyShard] = []
         self.is_opening = False
         """Some partitions may be here soon; the owner says so."""
-        self.wake_ms = NEVER
+        self.wake_ms = NEVER_MS
         """When `run_due` has something to do."""
         self.on_unread: Callable[[Partition, StorageFault], None] | None = None
         """Called when a log can't be read."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Generic, NamedTuple, TypeVar
 
-from shmbroker.groups.classic.member import NEVER
+from shmbroker.purgatory import NEVER_MS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Timers(Generic[What]):
     @property
     def first_ms(self) -> int:
         """When the first is due."""
-        return self._heap[0].due_ms if self._heap else NEVER
+        return self._heap[0].due_ms if self._heap else NEVER_MS
 
     def push(self, due_ms: int, what: What) -> None:
         """Set one more."""

@@ -57,8 +57,8 @@ from shmbroker.log.segment_space import WRITE_BYTES_MIN, make_ready, populate_st
 from shmbroker.log.transaction_index import AbortedTransaction, AbortedTransactions
 from shmbroker.records.batch_layout import LOG_OVERHEAD, STAMP, STAMP_SIZE
 
-NEVER = 2**63 - 1
-"""A time that does not come, in milliseconds."""
+_LATEST_MS = 2**63 - 1
+"""No record has a later timestamp."""
 
 
 class PositionSlot(Protocol):
@@ -151,7 +151,7 @@ class PartitionLog:
         self._latest_epoch = -1
         # The active segment takes appends as they are up to these; beyond, `_prepare` looks.
         self._limit = 0
-        self._roll_after = NEVER
+        self._roll_after = _LATEST_MS
         self.roll_ms = config.roll_ms
         self._roll_offset = 0
         self._index_after = 0
@@ -315,7 +315,7 @@ class PartitionLog:
         segment, config = self.active, self.config
         self._limit = min(segment.ready_bytes, max(config.segment_bytes, segment.size))
         self._roll_offset = segment.base_offset + OFFSETS_MAX
-        self._roll_after = NEVER
+        self._roll_after = _LATEST_MS
         if segment.first_timestamp >= 0:
             self._roll_after = segment.first_timestamp + self.roll_ms
         if segment.map is None or self._is_index_full():

@@ -26,6 +26,7 @@ from shmbroker.log.segment_space import WRITE_BYTES_MIN
 from shmbroker.metadata.image import RECOVERING
 from shmbroker.replica.follower import Follower
 from shmbroker.replica.throttle import throttled_brokers
+from shmbroker.settings.setting import LONG_MAX
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from shmbroker.log.partition_log import PartitionLog
     from shmbroker.metadata.image import PartitionImage
     from shmbroker.replica.follower_session import FollowedRow
-
-_NEVER = 2**63 - 1
 
 
 @final
@@ -145,7 +144,7 @@ class Partition:
             config.is_validated
             or config.is_compacted
             # A header tells the latest timestamp only.
-            or (config.message_timestamp_before_max_ms < _NEVER and not config.is_log_append_time)
+            or (config.message_timestamp_before_max_ms < LONG_MAX and not config.is_log_append_time)
         )
         """Produce looks at every record: what it answers depends on them."""
         self.segment_bytes_max = config.segment_bytes
@@ -211,7 +210,7 @@ class Partition:
             self.is_under_min_in_sync
             or self.is_walked
             or self.is_log_append_time
-            or self.flush_messages < _NEVER
+            or self.flush_messages < LONG_MAX
             or (len(self.replicas) > 1 and not self.waits_for)
         )
         most = min(self.message_bytes_max, self.segment_bytes_max, WRITE_BYTES_MIN - 1)

@@ -38,7 +38,8 @@ TYPE_NAMES = {
 OWN_PREFIX = "shmbroker."
 
 _BITS = {SHORT: 16, INT: 32, LONG: 64}
-LONG_MAX_TEXT = str(2**63 - 1)
+LONG_MAX = 2**63 - 1
+LONG_MAX_TEXT = str(LONG_MAX)
 INT_MAX = 2**31 - 1
 INT_MAX_TEXT = str(INT_MAX)
 _UNITS = {

@@ -18,7 +18,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-NEVER = -1
+ABSENT = -1
+"""The offset or time of what is not in the store."""
 
 
 class RemoteSegment(NamedTuple):
@@ -85,13 +86,13 @@ class RemoteLog:
 
     @property
     def start_offset(self) -> int:
-        """The first offset in the store, or NEVER."""
-        return self.segments[0].base_offset if self.segments else NEVER
+        """The first offset in the store, or ABSENT."""
+        return self.segments[0].base_offset if self.segments else ABSENT
 
     @property
     def end_offset(self) -> int:
-        """One past the last offset in the store, or NEVER."""
-        return self.segments[-1].end_offset if self.segments else NEVER
+        """One past the last offset in the store, or ABSENT."""
+        return self.segments[-1].end_offset if self.segments else ABSENT
 
     def find(self, offset: int) -> RemoteSegment | None:
         """The segment with `offset`, or in a gap the next one; None behind the last."""
@@ -139,14 +140,14 @@ class RemoteLog:
         return None
 
     def max_timestamp(self, start: int, end: int) -> int:
-        """The largest timestamp of segments with offsets in [start, end), or NEVER."""
+        """The largest timestamp of segments with offsets in [start, end), or ABSENT."""
         return max(
             (
                 segment.max_timestamp
                 for segment in self.segments
                 if segment.base_offset < end and segment.end_offset > start
             ),
-            default=NEVER,
+            default=ABSENT,
         )
 
     def ended_by(self, offset: int) -> list[RemoteSegment]:

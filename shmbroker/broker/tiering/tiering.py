@@ -21,7 +21,7 @@ from shmbroker.broker.tiering.time_lookups import Find, TimeLookups
 from shmbroker.broker.tiering.transaction_indexes import TransactionIndexes
 from shmbroker.broker.tiering.uploads import Uploads
 from shmbroker.log.retiring import advance_log_start
-from shmbroker.tier.remote_log import NEVER
+from shmbroker.tier.remote_log import ABSENT
 from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR
 
 TYPE_CHECKING = False
@@ -191,10 +191,10 @@ class Tiering:
         )
 
     def max_timestamp(self, partition: Partition) -> int:
-        """The largest timestamp of what only the store has, or NEVER."""
+        """The largest timestamp of what only the store has, or ABSENT."""
         remote = self.table.get(partition)
         if remote is None:
-            return NEVER
+            return ABSENT
         log = partition.log
         return remote.log.max_timestamp(log.log_start_offset, log.local_start_offset)
 
@@ -207,6 +207,6 @@ class Tiering:
         self.lookups.begin(Find(remote, timestamp, deadline_ms, on_done))
 
     def end_offset(self, partition: Partition) -> int:
-        """One past the last offset that is in the store, or NEVER."""
+        """One past the last offset that is in the store, or ABSENT."""
         remote = self.table.get(partition)
-        return remote.log.end_offset if remote is not None else NEVER
+        return remote.log.end_offset if remote is not None else ABSENT

@@ -21,6 +21,7 @@ from shmbroker.metadata.quota_image import (
     entity_rows,
     quota_record,
 )
+from shmbroker.settings.setting import LONG_MAX
 from shmbroker.shm.address_counts import packed_address
 from shmbroker.wire.error_codes import INVALID_REQUEST, NONE
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from shmbroker.metadata.security_image import SecurityImage
 
 INT_MAX = (1 << 31) - 1
-LONG_MAX = (1 << 63) - 1
 NEARLY_WHOLE = 1e-6
 """A whole number may be off by so much."""
 

@@ -14,7 +14,8 @@ Pure, as `quorum`: what is to be sent comes out as a list.
 from __future__ import annotations
 
 from shmbroker.controller.raft.quorum_messages import FetchAnswer, SnapshotAnswer
-from shmbroker.controller.raft.quorum_needs import FETCH_WAIT_MS, NEVER
+from shmbroker.controller.raft.quorum_needs import FETCH_WAIT_MS
+from shmbroker.purgatory import NEVER_MS
 from shmbroker.wire.error_codes import NONE, POSITION_OUT_OF_RANGE, SNAPSHOT_NOT_FOUND
 
 TYPE_CHECKING = False
@@ -246,7 +247,7 @@ class Leadership:
             self.resign_at = max(self.resign_at, self._check_quorum_at(since))
 
     def _check_quorum_at(self, now: int) -> int:
-        return NEVER if len(self.progress) == 1 else now + self._fetch_timeout * 3 // 2
+        return NEVER_MS if len(self.progress) == 1 else now + self._fetch_timeout * 3 // 2
 
     def _advance(self) -> Replies:
         """Move the high watermark to what a majority has, if that is of this epoch."""

@@ -40,8 +40,9 @@ from shmbroker.controller.raft.quorum_messages import (
     Vote,
     VoteAnswer,
 )
-from shmbroker.controller.raft.quorum_needs import NEVER, Timeouts
+from shmbroker.controller.raft.quorum_needs import Timeouts
 from shmbroker.controller.raft.waits import RETRY_MS, Waits, stagger
+from shmbroker.purgatory import NEVER_MS
 from shmbroker.wire.error_codes import (
     FENCED_LEADER_EPOCH,
     NONE,
@@ -101,7 +102,7 @@ class Quorum:
         """What a leader knows in the state LEADER, else None."""
         self._high_watermark = 0
         """The high watermark that a leader has told, or that was known before this voter led."""
-        self.deadline = NEVER
+        self.deadline = NEVER_MS
         """When the state of now ends by itself."""
         self.outbox: list[tuple[int, Any, Request | Answer]] = []
         self.asking = VoterRequests()
@@ -309,7 +310,7 @@ class Quorum:
         if self.voters == (self.node_id,):
             self.voted_id = -1
         self._store(self.epoch, self.node_id, self.voted_id)
-        self._enter(LEADER, NEVER)
+        self._enter(LEADER, NEVER_MS)
         self.waits.elections_lost = 0
         log = self.log
         self.leading = Leadership(

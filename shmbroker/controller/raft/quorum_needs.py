@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from shmbroker.controller.raft.quorum_messages import SnapshotId
 
-NEVER = 1 << 62
-
 FETCH_WAIT_MS = 500
 """How long a leader holds a fetch that has nothing to be told (Kafka: MAX_FETCH_WAIT_MS)."""
 

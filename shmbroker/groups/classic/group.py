@@ -27,7 +27,6 @@ from shmbroker.groups.classic.effects import Reply, StoreAssigned, StoreReplaced
 from shmbroker.groups.classic.embedded_protocol import CONSUMER
 from shmbroker.groups.classic.group_value import members_in
 from shmbroker.groups.classic.joining import finish_replacement
-from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.classic.rebalance import (
     maybe_complete_join,
     on_join_time_over,
@@ -37,6 +36,7 @@ from shmbroker.groups.classic.rebalance import (
 from shmbroker.groups.classic.states import COMPLETING, DEAD, EMPTY, PREPARING, STABLE
 from shmbroker.groups.classic.syncing import finish_assignment
 from shmbroker.groups.group_memory import GROUP_BYTES, GROUP_BYTES_MAX, ID_BYTES
+from shmbroker.purgatory import NEVER_MS
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -148,9 +148,9 @@ class ClassicGroup:
         self.support = Support()
         self.awaiting_join = 0
         """How many members have a parked JoinGroup."""
-        self.join_deadline_ms = NEVER
+        self.join_deadline_ms = NEVER_MS
         """The time until which members have to join."""
-        self.sync_deadline_ms = NEVER
+        self.sync_deadline_ms = NEVER_MS
         """The time until which members have to ask for their assignment."""
         self.is_member_added = False
         """A member came while a group's first rebalance waits for more."""
@@ -159,8 +159,8 @@ class ClassicGroup:
         """How long that wait is, and how much longer it may get."""
         self.effects: list[Effect] = []
         """What is to be returned to the owner."""
-        self.wake_ms = NEVER
-        self.scheduled_ms = NEVER
+        self.wake_ms = NEVER_MS
+        self.scheduled_ms = NEVER_MS
         """The owner's: for when its timer is set."""
 
     # ── events ──────────────────────────────────────────────────────────────────────────────────
@@ -257,8 +257,8 @@ class ClassicGroup:
             self.wake_ms = min(
                 self.join_deadline_ms,
                 self.sync_deadline_ms,
-                min(self.pending_joins.values(), default=NEVER),
-                min((member.deadline_ms for member in self.members.values()), default=NEVER),
+                min(self.pending_joins.values(), default=NEVER_MS),
+                min((member.deadline_ms for member in self.members.values()), default=NEVER_MS),
             )
         return self.take_effects()
 
@@ -279,7 +279,7 @@ class ClassicGroup:
         self.members, self.pending_joins = {}, {}  # an old timer may keep us for a while
         self.pending_bytes = 0
         self.set_state(DEAD, now_ms)
-        self.join_deadline_ms = self.sync_deadline_ms = self.wake_ms = NEVER
+        self.join_deadline_ms = self.sync_deadline_ms = self.wake_ms = NEVER_MS
         return self.take_effects()
 
     # ── questions ───────────────────────────────────────────────────────────────────────────────
@@ -383,7 +383,7 @@ class ClassicGroup:
 
     def _on_session_over(self, member: ClassicMember, now_ms: int) -> None:
         if not member.is_new and (member.join_call is not None or member.sync_call is not None):
-            member.deadline_ms = NEVER  # it is us it waits for
+            member.deadline_ms = NEVER_MS  # it is us it waits for
             return
         self.forget(member.member_id)
         if self.state in (STABLE, COMPLETING):

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from shmbroker.groups.classic.answers import generation_for, join_refusal
 from shmbroker.groups.classic.effects import Reply, StoreReplaced
-from shmbroker.groups.classic.member import NEVER, ClassicMember
+from shmbroker.groups.classic.member import ClassicMember
 from shmbroker.groups.classic.rebalance import (
     maybe_complete_join,
     prepare_rebalance,
@@ -28,6 +28,7 @@ from shmbroker.groups.classic.rebalance import (
 )
 from shmbroker.groups.classic.states import COMPLETING, DEAD, EMPTY, PREPARING, STABLE
 from shmbroker.groups.group_memory import GROUP_BYTES, ID_BYTES, PROTOCOLS_MAX
+from shmbroker.purgatory import NEVER_MS
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -215,7 +216,7 @@ def _update(
     member.join_call = call
     group.awaiting_join += 1
     if not member.is_new:
-        member.deadline_ms = NEVER  # it waits for us now
+        member.deadline_ms = NEVER_MS  # it waits for us now
 
 
 def _replace_static(

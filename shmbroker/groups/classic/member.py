@@ -12,15 +12,13 @@ from struct import Struct
 from struct import error as StructError
 
 from shmbroker.groups.group_memory import MEMBER_BYTES, protocols_bytes
+from shmbroker.purgatory import NEVER_MS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     Protocols = tuple[tuple[str, bytes], ...]
-
-NEVER = 1 << 62
-"""A deadline that doesn't come."""
 
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
@@ -70,8 +68,8 @@ class ClassicMember:
         self.assignment = assignment
         self.join_call: Any = None
         self.sync_call: Any = None
-        self.deadline_ms = NEVER
-        """When it is removed; NEVER while it waits for a rebalance, unless it is new."""
+        self.deadline_ms = NEVER_MS
+        """When it is removed; NEVER_MS while it waits for a rebalance, unless it is new."""
         self.is_new = False
         """Has not been through a rebalance yet."""
 

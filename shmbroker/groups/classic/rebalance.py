@@ -20,8 +20,8 @@ from __future__ import annotations
 from shmbroker.groups.classic.agreement import topics_of
 from shmbroker.groups.classic.answers import generation_for
 from shmbroker.groups.classic.effects import StoreEmptied
-from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.classic.states import COMPLETING, EMPTY, PREPARING, STABLE
+from shmbroker.purgatory import NEVER_MS
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -52,7 +52,7 @@ def prepare_rebalance(group: ClassicGroup, now_ms: int, error: int = _REBALANCE)
                 group.answer_sync(member, {"error_code": error})
                 group.extend_session(member, now_ms)
     group.pending_syncs.clear()
-    group.sync_deadline_ms = NEVER
+    group.sync_deadline_ms = NEVER_MS
     is_first = group.state == EMPTY
     group.set_state(PREPARING, now_ms)
     if is_first:
@@ -80,7 +80,7 @@ def maybe_complete_join(group: ClassicGroup, now_ms: int, is_first_too: bool = F
 
 def _complete_join(group: ClassicGroup, now_ms: int) -> None:
     """The next generation, of those who have joined; static members may be late."""
-    group.join_deadline_ms = NEVER
+    group.join_deadline_ms = NEVER_MS
     for member in [
         member
         for member in group.members.values()
@@ -134,7 +134,7 @@ def _elect_joined_leader(group: ClassicGroup) -> bool:
 
 def on_join_time_over(group: ClassicGroup, now_ms: int) -> None:
     """Members had their time to join."""
-    group.join_deadline_ms = NEVER
+    group.join_deadline_ms = NEVER_MS
     if group.state != PREPARING:
         return
     if group.previous_state == EMPTY and group.is_member_added and group.remaining_delay_ms > 0:
@@ -150,7 +150,7 @@ def on_join_time_over(group: ClassicGroup, now_ms: int) -> None:
 
 def on_sync_time_over(group: ClassicGroup, now_ms: int) -> None:
     """Members had their time to ask for their assignment."""
-    group.sync_deadline_ms = NEVER
+    group.sync_deadline_ms = NEVER_MS
     if group.state in (COMPLETING, STABLE) and group.pending_syncs:
         # They heartbeat, but have asked for nothing: their partitions would be read by nobody.
         for member_id in sorted(group.pending_syncs):

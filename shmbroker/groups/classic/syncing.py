@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from shmbroker.groups.classic.answers import assignment_of
 from shmbroker.groups.classic.effects import Reply, StoreAssigned
-from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.classic.rebalance import prepare_rebalance
 from shmbroker.groups.classic.states import COMPLETING, EMPTY, PREPARING, STABLE
+from shmbroker.purgatory import NEVER_MS
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -62,7 +62,7 @@ def on_sync(
     member = group.members[member_id]
     group.pending_syncs.discard(member_id)
     if not group.pending_syncs:
-        group.sync_deadline_ms = NEVER
+        group.sync_deadline_ms = NEVER_MS
     if group.state == STABLE:
         # The leader was faster, or the answer got lost: what is stored is what it shall have.
         group.effects.append(Reply(call, assignment_of(group, member)))

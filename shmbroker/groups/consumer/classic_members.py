@@ -22,7 +22,6 @@ from shmbroker.groups.classic.embedded_protocol import (
     encode_assignment,
     subscription_of,
 )
-from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.consumer import records as stored
 from shmbroker.groups.consumer.admission import find, has_room_for, known_classic
 from shmbroker.groups.consumer.change import Change
@@ -30,6 +29,7 @@ from shmbroker.groups.consumer.departures import can_become_classic, downgrade
 from shmbroker.groups.consumer.member import NO_TIMEOUT, UNRELEASED, UNREVOKED, ClassicPart
 from shmbroker.groups.consumer.targets import step, update
 from shmbroker.groups.group_memory import MEMBER_BYTES, PROTOCOLS_MAX, protocols_bytes
+from shmbroker.purgatory import NEVER_MS
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -102,7 +102,7 @@ def on_classic_join(
     else:
         deadlines = change.deadlines_of(moved.member_id)
         deadlines.session_ms = now_ms + body["session_timeout_ms"]
-        deadlines.join_ms = NEVER
+        deadlines.join_ms = NEVER_MS
         deadlines.sync_ms = now_ms + max(rebalance_timeout_ms, 0)
     return {
         "error_code": 0,
@@ -134,7 +134,7 @@ def on_classic_sync(
         return {"error_code": error_codes.REBALANCE_IN_PROGRESS}
     found = subscription_of(metadata)
     version = found.version if found is not None else 0
-    member.sync_deadline_ms = NEVER
+    member.sync_deadline_ms = NEVER_MS
     _see(group, member, now_ms + member.classic.session_timeout_ms)
     return {
         "error_code": 0,
@@ -196,7 +196,7 @@ def _see(group: ConsumerGroup, member: ConsumerMember, deadline_ms: int) -> None
 
 
 def _expect_join(group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
-    if member.join_deadline_ms == NEVER:
+    if member.join_deadline_ms == NEVER_MS:
         member.join_deadline_ms = now_ms + max(member.rebalance_timeout_ms, 0)
         group.wake_by(member.join_deadline_ms)
 

@@ -28,11 +28,11 @@ Source: KIP-848; Kafka's ConsumerGroup.
 from __future__ import annotations
 
 from shmbroker.groups.classic.embedded_protocol import CONSUMER
-from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.consumer import records as stored
 from shmbroker.groups.consumer.member import LEFT_EPOCH, UNREVOKED, ClassicPart, ConsumerMember
 from shmbroker.groups.consumer.regexes import Regexes
 from shmbroker.groups.group_memory import GROUP_BYTES
+from shmbroker.purgatory import NEVER_MS
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -126,9 +126,9 @@ class ConsumerGroup:
         """The owner's (`group_memory`)."""
         self._member_bytes = 0
         self._has_changed = False
-        self.wake_ms = NEVER
+        self.wake_ms = NEVER_MS
         """A time that is not after the first deadline of a member."""
-        self.scheduled_ms = NEVER
+        self.scheduled_ms = NEVER_MS
         """The owner's: for when its timer is set."""
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
@@ -138,7 +138,7 @@ class ConsumerGroup:
         if self.wake_ms > now_ms:
             return []
         due = []
-        wake_ms = NEVER
+        wake_ms = NEVER_MS
         for member in self.members.values():
             deadline_ms = member.next_deadline_ms()
             if deadline_ms <= now_ms:
@@ -251,7 +251,7 @@ class ConsumerGroup:
 
     def on_gone(self, error: int, now_ms: int) -> list[Effect]:
         """Deleted, or another broker's now; nobody waits here."""
-        self.wake_ms = NEVER
+        self.wake_ms = NEVER_MS
         self.members = {}  # an old timer may keep us for a while
         return []
 

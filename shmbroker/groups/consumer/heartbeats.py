@@ -15,7 +15,6 @@ Source: KIP-848; Kafka's GroupMetadataManager.consumerGroupHeartbeat.
 
 from __future__ import annotations
 
-from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.consumer import records as stored
 from shmbroker.groups.consumer.admission import find, has_room_for
 from shmbroker.groups.consumer.answers import refusal
@@ -23,6 +22,7 @@ from shmbroker.groups.consumer.change import Change
 from shmbroker.groups.consumer.member import NO_TIMEOUT, STABLE
 from shmbroker.groups.consumer.targets import step, update
 from shmbroker.groups.group_memory import MEMBER_BYTES, names_bytes
+from shmbroker.purgatory import NEVER_MS
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -114,7 +114,7 @@ def _on_news(
     deadlines = change.deadlines_of(moved.member_id)
     deadlines.session_ms = now_ms + group.session_timeout_ms
     if old.classic is not None:
-        deadlines.join_ms = deadlines.sync_ms = NEVER
+        deadlines.join_ms = deadlines.sync_ms = NEVER_MS
     answer = _answer(group, moved)
     is_full = (
         body["rebalance_timeout_ms"] != NO_TIMEOUT

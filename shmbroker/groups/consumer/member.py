@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.group_memory import MEMBER_BYTES, names_bytes, protocols_bytes
+from shmbroker.purgatory import NEVER_MS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,13 +107,13 @@ class ConsumerMember:
         self.assigned: Assignment = {}
         self.revoking: Assignment = {}
         """What it has to give up, and may still be reading."""
-        self.deadline_ms = NEVER
+        self.deadline_ms = NEVER_MS
         """End of its session."""
-        self.revoke_deadline_ms = NEVER
+        self.revoke_deadline_ms = NEVER_MS
         """The time until which it has to give up what it has to."""
-        self.join_deadline_ms = NEVER
+        self.join_deadline_ms = NEVER_MS
         """The time until which a classic member has to join again."""
-        self.sync_deadline_ms = NEVER
+        self.sync_deadline_ms = NEVER_MS
         """The time until which a classic member has to ask for its assignment."""
 
     def copy(self, member_id: str | None = None) -> ConsumerMember:

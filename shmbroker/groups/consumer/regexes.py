@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.consumer import records as stored
 from shmbroker.groups.consumer.change import Change
 from shmbroker.groups.consumer.targets import topics_hash
 from shmbroker.groups.consumer.topic_regex import fault_of, matching
 from shmbroker.groups.group_memory import REGEXES_MAX, names_bytes
+from shmbroker.purgatory import NEVER_MS
 from shmbroker.security.rights import sees_all
 
 TYPE_CHECKING = False
@@ -95,7 +95,7 @@ class Regexes:
         wanted = self.counts.keys() if regexes is None else set(regexes)
         if not wanted:
             return False
-        looked_ms, offset = -NEVER, 0
+        looked_ms, offset = -NEVER_MS, 0
         if self.resolved:
             looked_ms = max(found.looked_ms for found in self.resolved.values())
             offset = min(found.offset for found in self.resolved.values())

@@ -18,10 +18,10 @@ Source: KIP-848; Kafka's TargetAssignmentBuilder, GroupMetadataManager.
 
 from __future__ import annotations
 
-from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.consumer import records as stored
 from shmbroker.groups.consumer.assignors import ASSIGNORS
 from shmbroker.groups.consumer.member import UNREVOKED, reconcile
+from shmbroker.purgatory import NEVER_MS
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -212,7 +212,7 @@ def step(
     if moved is not None and not moved.is_like(member):
         change.records.append(stored.current_record(group.group_id, moved))
         if moved.classic is None:
-            revoke_ms = NEVER
+            revoke_ms = NEVER_MS
             if moved.state == UNREVOKED:
                 revoke_ms = now_ms + max(moved.rebalance_timeout_ms, 0)
             change.deadlines_of(moved.member_id).revoke_ms = revoke_ms

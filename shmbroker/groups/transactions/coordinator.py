@@ -23,7 +23,6 @@ from __future__ import annotations
 import logging
 
 from shmbroker.groups import group_log
-from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.shards import Sharded
 from shmbroker.groups.timers import Timers
 from shmbroker.groups.transactions import transaction_log
@@ -36,6 +35,7 @@ from shmbroker.groups.transactions.transaction_table import (
     TransactionShard,
     TransactionTable,
 )
+from shmbroker.purgatory import NEVER_MS
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -125,7 +125,7 @@ class TransactionCoordinator(Sharded[TransactionShard]):
             if isinstance(what, Markers):
                 self.endings.on_marked(what)
             elif due_ms == what.scheduled_ms and table.is_here(what):
-                what.scheduled_ms = NEVER
+                what.scheduled_ms = NEVER_MS
                 if table.due_ms(what) <= now_ms:
                     self._on_time(what, now_ms)
                 else:

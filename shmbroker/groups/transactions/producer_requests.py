@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections import deque
 
-from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.transactions.transaction import (
     PREPARED,
     add_partitions,
@@ -26,6 +25,7 @@ from shmbroker.groups.transactions.transaction import (
     verify,
 )
 from shmbroker.groups.transactions.transaction_table import Entry
+from shmbroker.purgatory import NEVER_MS
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -241,7 +241,7 @@ class ProducerRequests:
     @property
     def first_ms(self) -> int:
         """When the first that waits has waited long enough."""
-        return self._waiting[0].deadline_ms if self._waiting else NEVER
+        return self._waiting[0].deadline_ms if self._waiting else NEVER_MS
 
     def end_waits(self, now_ms: int) -> None:
         """Send away who has waited long enough."""

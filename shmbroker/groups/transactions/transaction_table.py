@@ -21,10 +21,10 @@ from __future__ import annotations
 from collections import deque
 
 from shmbroker.groups import group_log
-from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.shards import BaseShard
 from shmbroker.groups.transactions import transaction_log
 from shmbroker.groups.transactions.transaction import AT_REST, ONGOING, PREPARED, STATE_NAMES
+from shmbroker.purgatory import NEVER_MS
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -61,16 +61,16 @@ class Entry:
         self.shard = shard
         self.markers: Markers | None = None
         """The markers that are on their way."""
-        self.scheduled_ms = NEVER
-        self.ends_ms = NEVER
-        """When the open transaction has taken too long, by the steady clock; NEVER: none is."""
+        self.scheduled_ms = NEVER_MS
+        self.ends_ms = NEVER_MS
+        """When the open transaction has taken too long, by the steady clock; NEVER_MS: none is."""
         self.waiting: list[Waiting] = []
 
     def follow(self, known: Transaction, ends_ms: int) -> None:
         """Take the state of now; ends_ms: of a transaction that begins with it."""
         if known.state != ONGOING:
-            self.ends_ms = NEVER
-        elif self.ends_ms == NEVER:
+            self.ends_ms = NEVER_MS
+        elif self.ends_ms == NEVER_MS:
             self.ends_ms = ends_ms
         self.known = known
 
@@ -200,7 +200,7 @@ class TransactionTable:
         if known.state == ONGOING:
             return entry.ends_ms
         if known.state in PREPARED:
-            return NEVER
+            return NEVER_MS
         return self.steady_end_ms(known.update_ms, self._expiration_ms)
 
     def steady_end_ms(self, since_ms: int, lasts_ms: int) -> int:

@@ -12,8 +12,7 @@ from shmbroker.errors import CorruptFault
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.segment import Segment
 from shmbroker.records.batch_layout import H_MAX_TIMESTAMP
-
-_NEVER = 2**63 - 1
+from shmbroker.settings.setting import LONG_MAX
 
 
 class Cleanable(NamedTuple):
@@ -62,7 +61,7 @@ def find_cleanable(
             clean_bytes += segment.size
             continue
         dirty_bytes += segment.size
-        if config.max_compaction_lag_ms < _NEVER and overdue_ms < 0:
+        if config.max_compaction_lag_ms < LONG_MAX and overdue_ms < 0:
             overdue_ms = now_ms - config.max_compaction_lag_ms - _oldest(segment)
     if not dirty_bytes:
         return None
@@ -84,4 +83,4 @@ def _oldest(segment: Segment) -> int:
         if header[H_MAX_TIMESTAMP] > 0:
             return header[H_MAX_TIMESTAMP]
         break
-    return _NEVER >> 1
+    return LONG_MAX >> 1

@@ -4,7 +4,6 @@ import struct
 from types import SimpleNamespace
 from typing import Any
 
-from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.consumer.change import ConsumerSettings, Topics
 from shmbroker.groups.consumer.classic_members import on_classic_join
 from shmbroker.groups.consumer.departures import fence, on_leave
@@ -12,6 +11,7 @@ from shmbroker.groups.consumer.group import ConsumerGroup
 from shmbroker.groups.consumer.heartbeats import on_heartbeat
 from shmbroker.groups.consumer.member import NO_TIMEOUT
 from shmbroker.groups.consumer.regexes import resolve_regexes
+from shmbroker.purgatory import NEVER_MS
 from shmbroker.wire import codec, error_codes
 
 START_MS = 1_000_000
@@ -183,7 +183,7 @@ class Room:
         assert group.members.keys() == again.members.keys()
         assert all(member.is_like(again.members[each]) for each, member in group.members.items())
         assert group.wake_ms <= min(
-            (member.next_deadline_ms() for member in group.members.values()), default=NEVER
+            (member.next_deadline_ms() for member in group.members.values()), default=NEVER_MS
         )
 
     def shares(self) -> dict[str, set[Partition]]:

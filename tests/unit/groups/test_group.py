@@ -4,7 +4,8 @@ import pytest
 
 from shmbroker.groups.classic.group_value import value_of
 from shmbroker.groups.classic.joining import NEW_MEMBER_TIMEOUT_MS
-from shmbroker.groups.classic.member import NEVER, subscribed_topics
+from shmbroker.groups.classic.member import subscribed_topics
+from shmbroker.purgatory import NEVER_MS
 from shmbroker.wire import error_codes
 from tests.unit.groups.groups_at_work import REBALANCE_MS, SESSION_MS, Table
 
@@ -675,7 +676,7 @@ def test_an_empty_group_is_loaded_empty() -> None:
     successor.group.replay(table.stored[-1])
     successor.run(successor.group.on_loaded(successor.now_ms))
     assert (successor.group.state, successor.group.generation_id) == ("Empty", 2)
-    assert successor.group.wake_ms == NEVER
+    assert successor.group.wake_ms == NEVER_MS
 
 
 def test_a_loaded_group_that_is_too_large_now_rebalances() -> None:

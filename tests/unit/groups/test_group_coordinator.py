@@ -11,7 +11,6 @@ from shmbroker.errors import StorageFault
 from shmbroker.groups import group_log
 from shmbroker.groups.classic.answers import described
 from shmbroker.groups.classic.group import ClassicGroup
-from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.coordinator import GroupCoordinator
 from shmbroker.groups.group_partition import group_partition
 from shmbroker.groups.offset_store import NO_EXPIRY
@@ -19,6 +18,7 @@ from shmbroker.groups.removal import REMOVALS_PER_STEP
 from shmbroker.ids import ZERO_UUID
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
+from shmbroker.purgatory import NEVER_MS
 from shmbroker.records.batch import control_batch, encode_batch, iterate_batches
 from shmbroker.records.batch_layout import CONTROL_ABORT, CONTROL_COMMIT, LOG_OVERHEAD
 from shmbroker.replica.partition import Partition
@@ -395,7 +395,7 @@ def test_a_log_that_cannot_be_read_is_not_served(
     monkeypatch.setattr(PartitionLog, "read", fail)
     broker.restart()
     assert broker.commit() == NOT_COORDINATOR
-    assert broker.groups.wake_ms == NEVER
+    assert broker.groups.wake_ms == NEVER_MS
 
 
 # ── storing ───────────────────────────────────────────────────────────────────────────────────────

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shmbroker.tier.remote_log import NEVER, RemoteLog, RemoteSegment
+from shmbroker.tier.remote_log import ABSENT, RemoteLog, RemoteSegment
 
 
 def copy(base: int, end: int, size: int = 100, newest: int = 0, epoch: int = 0) -> RemoteSegment:
@@ -23,10 +23,10 @@ def local(*bounds: int, size: int = 100) -> list[SimpleNamespace]:
 
 def test_empty_store_has_no_ends():
     log = RemoteLog()
-    assert (log.start_offset, log.end_offset) == (NEVER, NEVER)
+    assert (log.start_offset, log.end_offset) == (ABSENT, ABSENT)
     assert log.find(0) is None
     assert log.covered_end(7) == 7
-    assert log.max_timestamp(0, 100) == NEVER
+    assert log.max_timestamp(0, 100) == ABSENT
 
 
 @pytest.mark.parametrize(
