@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault
 from shmbroker.ids import uuid_text
-from shmbroker.tier.remote_log import NEVER, RemoteSegment
+from shmbroker.tier.remote_log import ABSENT, RemoteSegment
 
 LOG = "log"
 MANIFEST = "manifest"
@@ -76,7 +76,7 @@ def split_key(key: str) -> tuple[str, str] | None:
 def damaged_copy(stem: str) -> RemoteSegment:
     """What is known of a segment whose manifest is damaged: what its name says, no size."""
     base_offset, end_offset, leader_epoch = map(int, stem.split("-"))
-    return RemoteSegment(base_offset, end_offset, leader_epoch, 0, NEVER)
+    return RemoteSegment(base_offset, end_offset, leader_epoch, 0, ABSENT)
 
 
 def encode_manifest(

@@ -104,10 +104,10 @@ class RemoteLog:
         return None
 
     def begins_at(self, offset: int) -> int:
-        """Where the first copy begins that ends behind `offset`, damaged or not; NEVER if there is
+        """Where the first copy begins that ends behind `offset`, damaged or not; ABSENT if there is
         none."""
         known = (*self.segments, *self.damaged)
-        return min((one.base_offset for one in known if one.end_offset > offset), default=NEVER)
+        return min((one.base_offset for one in known if one.end_offset > offset), default=ABSENT)
 
     def gaps(self, start: int, end: int) -> list[tuple[int, int]]:
         """[from, to) of the offsets in [start, end) that no copy covers."""

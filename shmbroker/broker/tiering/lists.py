@@ -14,7 +14,7 @@ import logging
 from shmbroker import logs
 from shmbroker.log.retiring import advance_log_start
 from shmbroker.log.truncation import truncate_fully
-from shmbroker.tier.remote_log import NEVER, RemoteLog, RemoteSegment
+from shmbroker.tier.remote_log import ABSENT, RemoteLog, RemoteSegment
 from shmbroker.wire.api_keys import TIER_LOAD
 
 TYPE_CHECKING = False
@@ -50,7 +50,8 @@ class Lists:
                 remote.failed(self.table.steady_ms())
             else:
                 damaged = [
-                    RemoteSegment(**found, size=0, max_timestamp=NEVER) for found in body["damaged"]
+                    RemoteSegment(**found, size=0, max_timestamp=ABSENT)
+                    for found in body["damaged"]
                 ]
                 segments = [RemoteSegment(**found) for found in body["segments"]]
                 self._take(remote, RemoteLog(segments, damaged))
@@ -114,7 +115,7 @@ def reconcile(remote: Remote, store: PartitionStore) -> None:
             return
     first = copies.begins_at(log.log_start_offset)
     local = log.segments[0].base_offset
-    start = local if first == NEVER else min(first, local)
+    start = local if first == ABSENT else min(first, local)
     if start > log.log_start_offset:
         advance_log_start(log, start)
     store.note_log_start()
