@@ -240,9 +240,11 @@ def prepared(run: Callable[..., Any]) -> Iterator[None]:
     """What a round needs and nobody is charged for: its `before` and `after`, if it has them."""
     if before := getattr(run, "before", None):
         before()
-    yield
-    if after := getattr(run, "after", None):
-        after()
+    try:
+        yield
+    finally:
+        if after := getattr(run, "after", None):
+            after()
 
 
 def write_result(

@@ -146,8 +146,10 @@ def our_side() -> Iterator[AclSide]:
         file.write_text("".join(rows), encoding="utf-8")
         with Broker("--config", str(file), *listeners, data=Path(directory) / "data", port=port):
             side = AclSide(f"{HERE}:{port}", f"{HERE}:{port + 1}")
-            yield side
-            side.close()
+            try:
+                yield side
+            finally:
+                side.close()
 
 
 def ask_ours(served: Collection[str]) -> Answers:

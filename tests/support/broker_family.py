@@ -211,5 +211,7 @@ def broker_family(
     root: Path, *settings: str, had: Sequence[bytes] | None = None
 ) -> Iterator[BrokerFamily]:
     made = BrokerFamily(root, *settings, had=had)
-    yield made
-    made.close()
+    try:
+        yield made
+    finally:
+        made.close()

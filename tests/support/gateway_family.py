@@ -164,5 +164,7 @@ class GatewayFamily:
 @contextmanager
 def gateway_family(*settings: str, **more: Any) -> Iterator[GatewayFamily]:
     made = GatewayFamily(*settings, **more)
-    yield made
-    made.close()
+    try:
+        yield made
+    finally:
+        made.close()

@@ -284,9 +284,11 @@ def _connecting(ports: range) -> Iterator[list[str]]:
 
     thread = threading.Thread(target=connect)
     thread.start()
-    yield refused
-    is_over.set()
-    thread.join()
+    try:
+        yield refused
+    finally:
+        is_over.set()
+        thread.join()
 
 
 @contextmanager
