@@ -20,6 +20,7 @@ from typing import NamedTuple
 from shmbroker import clock
 from shmbroker.errors import ConfigFault
 from shmbroker.processes import boots, output
+from shmbroker.processes.acknowledgements import Acknowledgements
 from shmbroker.processes.child import run_child
 from shmbroker.processes.deaths import Tries
 from shmbroker.processes.shared_resources import (
@@ -33,7 +34,6 @@ from shmbroker.processes.shared_resources import (
 from shmbroker.shm.counters import (
     CLEANER_WANTED,
     CONTROL_GENERATION_WORD,
-    INCARNATION,
     LIVENESS_NS,
     PID,
     STARTED_MS,
@@ -113,12 +113,7 @@ class Children:
 
     def start(self) -> None:
         """Fork all that a family needs, controllers first. ConfigFault: the kernel refuses one."""
-        counters = self.shared.counters
-        slots = self.shared.slots[1:]
-        for slot in slots:
-            self._words[counters.at(slot.index, INCARNATION)] = 1
-            for other in slots:
-                self._words[counters.acknowledgement(slot.index, other.index)] = 1
+        Acknowledgements(self.shared).start([slot.index for slot in self.shared.slots[1:]])
         for role in (CONTROLLER, IO_WORKER, NETWORK_WORKER):
             for slot in self.shared.of_role(role):
                 try:

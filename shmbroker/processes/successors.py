@@ -4,7 +4,7 @@
             ──► every living process that talks to the slot has acknowledged ──► fork
 
 Rules of this file:
-* A successor starts with rings that everyone has reset: that is what is acknowledged.
+* `acknowledgements` says who has not acknowledged yet.
 * A child that has not acknowledged within ACKNOWLEDGE_S hangs and is killed; later if it gives
   signs of life: it works. Its own death then goes the same way.
 * A fork that the kernel refuses is tried again.
@@ -13,8 +13,8 @@ Rules of this file:
 from __future__ import annotations
 
 from shmbroker import clock
+from shmbroker.processes.acknowledgements import Acknowledgements
 from shmbroker.processes.watchdog import LOOK_S
-from shmbroker.shm.counters import INCARNATION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Successors:
         self._children = children
         self._watchdog = watchdog
         self._logger = logger
-        self._words = children.shared.counters.words
+        self._acknowledgements = Acknowledgements(children.shared)
         self.to_fork: dict[int, tuple[float, float]] = {}
         """The forks to come, by slot: not before then; when those who have not acknowledged are
         looked at."""
@@ -49,7 +49,7 @@ class Successors:
     def succeed(self, slot: Slot, delay: float) -> None:
         """Let everybody know of a death, and have another one forked after `delay`, from when on
         those that still have not acknowledged it have their time."""
-        self._words[self._children.shared.counters.at(slot.index, INCARNATION)] += 1
+        self._acknowledgements.on_death(slot.index)
         self._children.announce()
         not_before = clock.monotonic() + delay
         self.to_fork[slot.index] = (not_before, not_before + ACKNOWLEDGE_S)
@@ -69,7 +69,7 @@ class Successors:
                 self.to_fork[index] = (not_before, next_look)
                 continue
             del self.to_fork[index], self.patience_ends[index]
-            self._acknowledge_for(index)
+            self._acknowledgements.acknowledge_for(index, self._living())
             self.fork_or_later(self._children.running[index])
 
     def fork_or_later(self, running: Running) -> None:
@@ -93,14 +93,11 @@ class Successors:
 
     def _late(self, index: int) -> list[Running]:
         """Living processes that have not acknowledged the death of the one in this slot."""
-        words, shared = self._words, self._children.shared
-        incarnation = words[shared.counters.at(index, INCARNATION)]
-        return [
-            other
-            for other in self._children.alive()
-            if shared.talk(other.slot.index, index)
-            and words[shared.counters.acknowledgement(other.slot.index, index)] != incarnation
-        ]
+        late = self._acknowledgements.late(index, self._living())
+        return [self._children.running[other] for other in late]
+
+    def _living(self) -> list[int]:
+        return [other.slot.index for other in self._children.alive()]
 
     def _kill_silent(self, late: list[Running], now: float, patience_ends: float) -> float:
         """Kill those who hang, and all once nobody has patience; when to look again."""
@@ -112,11 +109,3 @@ class Successors:
                 self._logger.error("%s does not answer: killed", other.slot.title)
                 self._children.kill(other.pid)
         return next_look
-
-    def _acknowledge_for(self, index: int) -> None:
-        """A successor has seen the deaths before its own: its rings with all who live are new."""
-        words, counters = self._words, self._children.shared.counters
-        for other in self._children.alive():
-            words[counters.acknowledgement(index, other.slot.index)] = words[
-                counters.at(other.slot.index, INCARNATION)
-            ]

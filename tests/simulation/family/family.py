@@ -6,8 +6,8 @@ what the supervisor does for them is done here.
     hang       named by nobody here: killed after a while, as the watchdog does it
     end_all    everything dies at once; page cache and disk stay, or the power goes as well
 
-The supervisor's own files fork and wait for pids, so this is its part in few words; all else is
-the product's.
+The supervisor's own files fork and wait for pids, so that part of it is here in few words. When a
+successor starts is decided by its `deaths` and `acknowledgements`; all else is the product's, too.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from shmbroker.errors import Fault
 from shmbroker.gateway.listener import Listener
 from shmbroker.metadata.image import MetadataImage
 from shmbroker.processes import data_directory
+from shmbroker.processes.acknowledgements import Acknowledgements
 from shmbroker.processes.child import Child
 from shmbroker.processes.controller import ControllerProcess
-from shmbroker.processes.deaths import BACKOFF_S, STEADY_S
+from shmbroker.processes.deaths import Tries
 from shmbroker.processes.io_worker import IoWorker
 from shmbroker.processes.network_worker import NetworkWorker
 from shmbroker.processes.shared_resources import (
@@ -38,7 +39,6 @@ from shmbroker.replica.partition import Partition
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
-    INCARNATION,
     METADATA_END_OFFSET_WORD,
     STATE,
     STATE_NONE,
@@ -72,8 +72,9 @@ class Member:
         self.slot = slot
         self.process: Process | None = None
         self.child: Child | None = None
-        self.starts = self.restarts = 0
+        self.starts = 0
         self.started = 0.0
+        self.tries = Tries()
 
 
 class Family:
@@ -149,10 +150,8 @@ class Family:
         roles = (CONTROLLER, IO_WORKER, NETWORK_WORKER)
         slots = [slot for role in roles for slot in shared.of_role(role)]
         self.members = {slot.index: Member(slot) for slot in slots}
-        for index in self.members:
-            self.words[self.at(index, INCARNATION)] = 1
-            for other in self.members:
-                self.words[shared.counters.acknowledgement(index, other)] = 1
+        self.acknowledgements = Acknowledgements(shared)
+        self.acknowledgements.start(self.members)
         for member in self.members.values():
             self._start(member)
 
@@ -250,14 +249,12 @@ class Family:
         def tell() -> None:
             if generation != self.generation:
                 return
-            self.words[self.at(index, INCARNATION)] += 1
+            self.acknowledgements.on_death(index)
             self.words[CONTROL_GENERATION_WORD] += 1
             self._ring_all()
             self.scheduler.after(delay, lambda: self._succeed(member, generation))
 
-        lived = self.scheduler.now - member.started
-        member.restarts = 0 if lived > STEADY_S else member.restarts + 1
-        delay = BACKOFF_S[min(member.restarts, len(BACKOFF_S) - 1)]
+        delay = member.tries.restart_s(self.scheduler.now - member.started)
         self.scheduler.after(SUPERVISOR_S, tell)
 
     def _succeed(self, member: Member, generation: int) -> None:
@@ -265,21 +262,11 @@ class Family:
         if generation != self.generation:
             return
         index = member.slot.index
-        counters = self.shared.counters
-        incarnation = self.words[self.at(index, INCARNATION)]
-        for other in self.members.values():
-            if (
-                other.process is not None
-                and self.shared.talk(other.slot.index, index)
-                and self.words[counters.acknowledgement(other.slot.index, index)] != incarnation
-            ):
-                self.scheduler.after(0.002, lambda: self._succeed(member, generation))
-                return
-        for other in self.members.values():
-            if other.process is not None:
-                self.words[counters.acknowledgement(index, other.slot.index)] = self.words[
-                    self.at(other.slot.index, INCARNATION)
-                ]
+        living = [each.slot.index for each in self.members.values() if each.process is not None]
+        if self.acknowledgements.late(index, living):
+            self.scheduler.after(0.002, lambda: self._succeed(member, generation))
+            return
+        self.acknowledgements.acknowledge_for(index, living)
         self._start(member)
 
     # ── what is known of it ─────────────────────────────────────────────────────────────────────
