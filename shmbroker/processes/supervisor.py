@@ -6,7 +6,8 @@ It owns the loop, and hands over to one object for each matter:
     open_sockets     what the family listens on
     children         which process is in which slot, how one is forked, how its end is seen
     roles            what makes the process of a role
-    deaths, boots    how soon a dead process is followed by another; whether the others go on
+    consequences     what follows from a death (`deaths`, `boots`): another one, and how soon, or
+                     the end of all
     successors       when the next one is forked, and who is killed for its sake
     watchdog         who gives no sign of life
     readiness        what a service manager hears
@@ -48,9 +49,10 @@ from pathlib import Path
 from shmbroker import __version__, clock, logs
 from shmbroker.errors import ConfigFault, Fault
 from shmbroker.observe.about import About
-from shmbroker.processes import boots, limits, sd_notify
-from shmbroker.processes.child import EXIT_TRY_AGAIN, set_title
+from shmbroker.processes import limits, sd_notify
+from shmbroker.processes.child import set_title
 from shmbroker.processes.children import SIGNALS, Children
+from shmbroker.processes.consequences import Consequences
 from shmbroker.processes.ending import Ending
 from shmbroker.processes.held_directory import HeldDirectory
 from shmbroker.processes.open_sockets import open_sockets
@@ -67,7 +69,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
 
-    from shmbroker.processes.children import Death, Running
     from shmbroker.processes.data_directory import DirectoryPlan
     from shmbroker.settings.broker_config import BrokerConfig
 
@@ -190,6 +191,7 @@ class Supervisor:
         self.children = Children(self.shared, roles, self.poller)
         self.successors = Successors(self.children, self.watchdog, logger)
         self.readiness = Readiness(self.children, self.sockets, self.data_directory, self.began)
+        self.consequences = Consequences(self.children, self.readiness, self.is_new, logger)
         self.reloading = Reloading(config, self.children, self.sockets.listeners, self.watchdog)
 
     # ── the loop ────────────────────────────────────────────────────────────────────────────────
@@ -264,52 +266,17 @@ class Supervisor:
     # ── deaths ──────────────────────────────────────────────────────────────────────────────────
 
     def _on_death(self, pidfd: int) -> None:
-        """Have another one follow, or count it for the stop that goes on."""
+        """Have another one follow, stop, or count it for the stop that goes on."""
         death = self.children.bury(pidfd)
         if self.ending is not None:
             if not self.ending.is_clean(death):
                 self.exit_status = self.exit_status or EXIT_UNCLEAN
             return
-        delay = self._judge(death)
-        if delay is not None:
-            self.successors.succeed(death.running.slot, delay)
-
-    def _judge(self, death: Death) -> float | None:
-        """How soon another one is to follow; None: the family stops."""
-        running = death.running
-        slot = running.slot
-        last_words = self.shared.last_words(slot.index)
-        if running.tries.count(slot.role, death.code, death.has_served, self.readiness.is_ready):
-            return self._go_on_without(running, last_words or death.how)
-        if death.code == EXIT_TRY_AGAIN:
-            logger.error("%s waits: %s", slot.title, last_words)
-        delay = running.tries.restart_s(clock.monotonic() - running.started)
-        when = f" in {delay} s" if delay else ""
-        logger.warning(
-            "%s (pid %d) ended with %s, starting another%s",
-            *(slot.title, death.pid, death.how, when),
-            extra=logs.fields(child=slot.title, child_pid=death.pid, ended=death.how),
-        )
-        self.readiness.say_restarting(slot.title)
-        return delay
-
-    def _go_on_without(self, running: Running, why: str) -> float | None:
-        """Say that a process can't boot, and how soon it is tried again; None: too few are left,
-        so the family stops."""
-        slot = running.slot
-        running.why = why
-        is_needed = slot.role in boots.NEEDED
-        if is_needed and not boots.can_go_on(
-            self.children.able(), self.readiness.is_ready, self.is_new
-        ):
-            logger.error("%s can't boot: %s", slot.title, why)
+        delay = self.consequences.of(death)
+        if delay is None:
             self._stop(EXIT_CHILD_BOOT)
-            return None
-        delay = running.tries.retry_s()
-        logger.error("%s can't boot, next try in %.0f s: %s", slot.title, delay, why)
-        self.children.mark_unable(running)
-        self.readiness.say_unable()
-        return delay
+        else:
+            self.successors.succeed(death.running.slot, delay)
 
     # ── what it is told ─────────────────────────────────────────────────────────────────────────
 
