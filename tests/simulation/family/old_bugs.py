@@ -171,6 +171,19 @@ OLD_BUGS = (
         (7, 8, 23),
     ),
     OldBug(
+        "followed-too-soon",
+        "a successor starts before all have acknowledged the death: its rings are reset under it",
+        (
+            Change(
+                "shmbroker.processes.acknowledgements:Acknowledgements.late",
+                "words[counters.acknowledgement(other, index)] != incarnation",
+                "False",
+            ),
+        ),
+        Plan(fault_s=0.3, faults=("kill", "kill_amid")),
+        (0, 1, 2),
+    ),
+    OldBug(
         "lost-peer-not-failed",
         "requests that were with a broker that died get no answer",
         (
