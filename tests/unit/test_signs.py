@@ -25,12 +25,13 @@ def listener() -> Iterator[Listener]:
     signs.attach(None, None)
 
 
-def test_nobody_listens_and_nothing_happens() -> None:
+def test_who_listens_no_more_hears_nothing(listener: Listener) -> None:
     signs.attach(None, None)
     signs.sign()
     signs.at_work(signs.FLUSHING, 3)
     with signs.waiting_for_disk():
         pass
+    assert (listener.signs, listener.words) == (0, [])
 
 
 def test_work_and_what_is_left_of_it_are_one_word(listener: Listener) -> None:

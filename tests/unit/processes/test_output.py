@@ -72,9 +72,15 @@ def test_closed_standard_descriptors_are_taken_before_a_socket_gets_them():
 
 
 def test_flush_passes_other_faults_over(monkeypatch):
+    flushed = []
+
     class Stream(io.StringIO):
         def flush(self):
+            flushed.append(self)
             raise OSError(errno.EIO, "gone")
 
-    monkeypatch.setattr(sys, "stdout", Stream())
+    out, err = Stream(), Stream()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
     output.flush()
+    assert flushed == [out, err]

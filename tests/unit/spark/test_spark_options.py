@@ -76,10 +76,18 @@ def test_names_do_not_mind_case() -> None:
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"startingOffsets": "latest"}, {"EndingOffsets": "latest"}, {"emit": "ranges"}]
+    ("more", "is_stream"),
+    [
+        ({}, True),
+        ({"startingOffsets": "latest"}, True),
+        ({"EndingOffsets": "latest"}, False),
+        ({"emit": "ranges"}, True),
+    ],
 )
-def test_what_one_kind_of_query_can_have_is_taken_of_any(more: dict[str, str]) -> None:
-    parse_any({**BASE, **more})
+def test_what_one_kind_of_query_can_have_is_taken_of_any(
+    more: dict[str, str], is_stream: bool
+) -> None:
+    assert parse_any({**BASE, **more}) == parse({**BASE, **more}, is_stream=is_stream)
 
 
 @pytest.mark.parametrize("end", [{}, {"endingTimestamp": "5"}])
