@@ -19,7 +19,6 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from shmbroker import clock
 from shmbroker.testing.broker import Broker
 from shmbroker.wire import error_codes
 from tests.clients.group_consumers import LIBRARIES
@@ -27,6 +26,7 @@ from tests.clients.test_admin import error_of, result_of
 from tests.clients.test_group_behaviour import FLAGS, PATIENCE_S, fill, read_until
 from tests.clients.test_group_confluent import committed
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -305,9 +305,7 @@ def test_offsets_of_a_deleted_topic_are_gone(shared: Broker, confluent: AdminCli
     live("confluent", shared.address, topic, group)
     assert committed(shared.address, topic, group) == {0: 10}
     result_of(confluent.delete_topics([topic]))
-    deadline = clock.monotonic() + PATIENCE_S
-    while committed(shared.address, topic, group):
-        assert clock.monotonic() < deadline
+    wait_until(lambda: not committed(shared.address, topic, group), "the end of its offsets")
     fill(shared.address, topic)
     assert committed(shared.address, topic, group) == {}
     with RawClient(shared.address) as client:

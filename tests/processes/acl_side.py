@@ -15,7 +15,6 @@ transactional ids; what follows is the right that dave has on it.
 
 from typing import Any
 
-from shmbroker import clock
 from shmbroker.security.acls import (
     ALL,
     ALLOW,
@@ -48,6 +47,7 @@ from shmbroker.wire import schema
 from tests.processes.wire_side import ANSWER_S, CLOSED, Side
 from tests.support.raw_client import RawClient, batch_of, key_of, produce_body
 from tests.support.scram_client import ScramClient
+from tests.support.waiting import wait_until
 
 Acl = tuple[str, int, str, int, int, int, str]
 """Principal, resource type, name, pattern, operation, permission, host."""
@@ -347,9 +347,7 @@ class AclSide(Side):
     @staticmethod
     def until(is_so: Any, what: str) -> None:
         """Ask again and again."""
-        deadline = clock.monotonic() + ANSWER_S
-        while not is_so():
-            assert clock.monotonic() < deadline, what
+        wait_until(is_so, what, ANSWER_S)
 
     # ── comparable answers ──────────────────────────────────────────────────────────────────────
 

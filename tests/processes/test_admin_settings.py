@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from shmbroker import clock
 from shmbroker.testing.broker import Broker
 from tests.support.acknowledged_load import batch_now
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 BROKER = 4
 GROUP = 32
 MESSAGE_TOO_LARGE = 10
-PATIENCE_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -92,22 +91,22 @@ def test_a_request_that_is_larger_than_the_ring_to_the_controller(broker: Broker
 def test_connections_of_all_workers_are_bounded_from_now_on(broker: Broker) -> None:
     with RawClient(broker.address) as client:
         change(client, BROKER, "", "max.connections", "3")
-        wait_until(lambda: served(broker.address, 6) == 2)
+        wait_until(lambda: served(broker.address, 6) == 2, "2 connections that are served")
         change(client, BROKER, "", "max.connections", None)
-        wait_until(lambda: served(broker.address, 6) == 6)
+        wait_until(lambda: served(broker.address, 6) == 6, "6 connections that are served")
 
 
 def test_connections_of_one_address_are_bounded_from_now_on(broker: Broker) -> None:
     with RawClient(broker.address) as client:
         change(client, BROKER, "", "max.connections.per.ip", "3")
-        wait_until(lambda: served(broker.address, 6) == 2)
+        wait_until(lambda: served(broker.address, 6) == 2, "2 connections that are served")
         change(client, BROKER, "", "max.connections.per.ip.overrides", "127.0.0.1:5")
-        wait_until(lambda: served(broker.address, 6) == 4)
+        wait_until(lambda: served(broker.address, 6) == 4, "4 connections that are served")
         change(client, BROKER, "", "max.connections.per.ip.overrides", None)
         change(client, BROKER, "", "max.connections.per.ip", None)
-        wait_until(lambda: served(broker.address, 6) == 6)
+        wait_until(lambda: served(broker.address, 6) == 6, "6 connections that are served")
     told = "at once: max.connections.per.ip is 3 for 127.0.0.1"
-    wait_until(lambda: any(told in line for line in broker.lines))
+    wait_until(lambda: any(told in line for line in broker.lines), "the log line")
 
 
 def test_what_has_no_effect_is_said_in_the_log(broker: Broker) -> None:
@@ -117,8 +116,14 @@ def test_what_has_no_effect_is_said_in_the_log(broker: Broker) -> None:
     with RawClient(broker.address) as client:
         client.create_topic("idle", compression_type="zstd")
         change(client, BROKER, "", "log.cleaner.io.buffer.size", "600000")
-    wait_until(lambda: is_told("compression.type has no effect here", "topic idle"))
-    wait_until(lambda: is_told("log.cleaner.io.buffer.size has no effect here", "all brokers"))
+    wait_until(
+        lambda: is_told("compression.type has no effect here", "topic idle"),
+        "a line about the topic",
+    )
+    wait_until(
+        lambda: is_told("log.cleaner.io.buffer.size has no effect here", "all brokers"),
+        "a line about brokers",
+    )
     assert is_told("queued.max.requests has no effect here"), "at start"
 
 
@@ -133,12 +138,6 @@ def served(address: str, count: int) -> int:
             except ConnectionError:
                 pass
     return found
-
-
-def wait_until(condition: Any) -> None:
-    deadline = clock.monotonic() + PATIENCE_S
-    while not condition():
-        assert clock.monotonic() < deadline
 
 
 def test_feature_levels_and_settings_outlive_a_restart(tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ from shmbroker.replica.follower import Follower
 from shmbroker.shm.doorbell import Doorbell, make_eventfd
 from shmbroker.shm.words import words_of
 from tests.support.family_memory import RING_BYTES, FarEnd
-from tests.unit.broker.test_group_commit import NOW_MS, Image, Worker
+from tests.support.leadership import leadership
+from tests.unit.broker.test_group_commit import NOW_MS, Worker
 
 pytestmark = [
     pytest.mark.skipif(native is None, reason="without the compiled kernels"),
@@ -65,16 +66,6 @@ def topic_id(number: int) -> bytes:
     return bytes([number + 1]) * 16
 
 
-class Replicated(Image):
-    replicas = (1, 2)
-    in_sync_replicas = (1, 2)
-
-
-class Starved(Image):
-    replicas = (1, 2)
-    in_sync_replicas = (1,)
-
-
 class Leader(Worker):
     """One that takes what a ring holds as `Intake.take` does."""
 
@@ -89,9 +80,9 @@ class Leader(Worker):
             partition.key = partition_key(topic_id(number), 0)
             self.store.partitions[partition.key] = partition
             self.opened.append(partition)
-        for number, image in ((REPLICATED, Replicated), (STARVED, Starved)):
+        for number, in_sync in ((REPLICATED, (1, 2)), (STARVED, (1,))):
             partition = self.opened[number]
-            partition.on_leadership(1, image)
+            partition.on_leadership(1, leadership(0, 1, (1, 2), in_sync))
             partition.followers = {2: Follower(2)}
             partition.count_in_sync()
 

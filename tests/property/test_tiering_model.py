@@ -31,6 +31,7 @@ from shmbroker.tier import transfer
 from shmbroker.tier.manifest import PartitionName, partition_prefix, stem_of
 from shmbroker.tier.remote_log import RemoteSegment
 from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR
+from tests.support.leadership import leadership
 from tests.unit.tier.stores import Killed, MemoryStore
 
 TOPIC_ID = bytes(range(16))
@@ -82,15 +83,7 @@ class World:
             cleaned_offset=0,
         )
         self.partition = Partition(KEY, "t", TOPIC_ID, 0, self.log)
-        image = SimpleNamespace(
-            leader_id=1,
-            leader_epoch=0,
-            partition_epoch=0,
-            replicas=(1,),
-            in_sync_replicas=(1,),
-            leader_recovery_state=0,
-        )
-        self.partition.on_leadership(1, image)
+        self.partition.on_leadership(1, leadership())
         self.table_store = store = SimpleNamespace(
             is_log_start_moved=False,
             log_directory=SimpleNamespace(

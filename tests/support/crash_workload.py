@@ -44,6 +44,7 @@ from shmbroker.records.batch_layout import LOG_OVERHEAD
 from shmbroker.shm.positions import PositionTable, table_bytes
 from shmbroker.tools.log_verify import verify
 from tests.support.crash_disk import CrashDisk, lay_down
+from tests.support.leadership import leadership
 
 CLUSTER = "cluster"
 BASE_MS = 1_700_000_000_000
@@ -526,17 +527,6 @@ def make_store(
         is_successor,
         submit,
         steady_ms,
-    )
-
-
-def leadership(epoch: int) -> Any:
-    return SimpleNamespace(
-        leader_id=1,
-        leader_epoch=epoch,
-        partition_epoch=0,
-        replicas=(1,),
-        in_sync_replicas=(1,),
-        leader_recovery_state=0,
     )
 
 

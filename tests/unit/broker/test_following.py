@@ -31,6 +31,7 @@ from shmbroker.log.truncation import truncate_fully, truncate_to
 from shmbroker.records.batch import encode_batch
 from shmbroker.replica.partition import Partition
 from shmbroker.wire import error_codes
+from tests.support.leadership import leadership
 
 TOPIC = bytes(15) + b"\x07"
 KEY = TOPIC + bytes(4)
@@ -142,10 +143,7 @@ class Node:
         return self.can_ask
 
     def lead(self, leader, epoch, in_sync=(1, 2, 3), replicas=(1, 2, 3), recovery=0):
-        image = SimpleNamespace(
-            leader_id=leader, leader_epoch=epoch, partition_epoch=epoch, replicas=replicas,
-            in_sync_replicas=in_sync, leader_recovery_state=recovery,
-        )  # fmt: skip
+        image = leadership(epoch, leader, replicas, in_sync, recovery)
         self.partition.on_leadership(self.number, image)
         if leader == self.number:
             self.fetcher.unfollow(KEY)

@@ -23,6 +23,7 @@ from shmbroker.log.log_directory import LogDirectory
 from shmbroker.settings.layers import effective_topic_configs
 from shmbroker.shm.positions import PositionTable, table_bytes
 from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR, NONE
+from tests.support.leadership import leadership
 from tests.support.raw_client import batch_of
 
 NOW_MS = 1_700_000_000_000
@@ -49,14 +50,6 @@ class Peer:
     def send(self, _operation: int, payload: bytes) -> None:
         token, error, _, _, base_offset, _, _ = APPENDED_HEAD.unpack_from(payload)
         self.answers.append((token, error, base_offset))
-
-
-class Image:
-    leader_id = 1
-    leader_epoch = 0
-    partition_epoch = 0
-    replicas = in_sync_replicas = (1,)
-    leader_recovery_state = 0
 
 
 class Topic:
@@ -100,7 +93,7 @@ class Worker:
         texts = {key.replace("_", "."): value for key, value in settings.items()}
         config = LogConfig(effective_topic_configs(texts, ()))
         partition = self.store.open(Topic(name), 0, config, NOW_MS)
-        partition.on_leadership(1, Image)
+        partition.on_leadership(1, leadership())
         return partition
 
     def append(self, partition: Any, value: bytes = b"v", **more: Any) -> int:
@@ -213,7 +206,7 @@ def test_failed_sync_takes_the_log_directory_offline_for_good(worker: Worker) ->
     assert worker.jobs == []
     assert worker.answered() == [(waiting, KAFKA_STORAGE_ERROR, -1)]
     for each in (partition, other):
-        each.on_leadership(1, Image)
+        each.on_leadership(1, leadership())
         token = worker.append(each)
         assert worker.answered() == [(token, KAFKA_STORAGE_ERROR, -1)]
     with pytest.raises(StorageFault, match="offline"):

@@ -29,6 +29,7 @@ from shmbroker.replica.partition import Partition
 from shmbroker.settings.layers import effective_topic_configs
 from shmbroker.shm.positions import PositionTable, table_bytes
 from shmbroker.tools.log_verify import verify
+from tests.support.leadership import leadership
 
 NOW_MS = 1_000_000
 SIZE = len(encode_batch([(NOW_MS, None, b"v" * 100, ())]))
@@ -95,15 +96,7 @@ class Node:
         texts = {"segment.bytes": str(1 << 20)}
         config = LogConfig(effective_topic_configs(texts, ()) | {"segment.bytes": str(10 * SIZE)})
         partition = self.store.open(topic, 0, config, NOW_MS)
-        image = SimpleNamespace(
-            leader_id=1,
-            leader_epoch=0,
-            partition_epoch=0,
-            replicas=(1,),
-            in_sync_replicas=(1,),
-            leader_recovery_state=0,
-        )
-        partition.on_leadership(1, image)
+        partition.on_leadership(1, leadership())
         return partition
 
     def fill(self, topic: Topic, count: int) -> Partition:

@@ -120,6 +120,17 @@ def tell_of(
     return found["leader_id"], found["leader_epoch"]
 
 
+def topic(name: str, partitions: int) -> dict:
+    """A row of CreateTopics, of a topic that is as the settings say."""
+    return {
+        "name": name,
+        "num_partitions": partitions,
+        "replication_factor": -1,
+        "assignments": [],
+        "configs": [],
+    }
+
+
 def create(controller: ActiveController, *topics: dict) -> None:
     """CreateTopics, which succeeds."""
     request = {"topics": list(topics), "validate_only": False}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from controller_at_work import NOW_MS, Start, create, join
+from controller_at_work import NOW_MS, Start, create, join, topic
 
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.security.identity import Identity
@@ -15,16 +15,6 @@ Request = Callable[[str], dict[str, Any]]
 ALICE = Identity("User:alice", "127.0.0.1", "SASL_PLAINTEXT")
 SET, DELETE = 0, 1
 GROUP, CLIENT_METRICS, TOPIC = 32, 16, 2
-
-
-def topic(name: str, partitions: int) -> dict[str, Any]:
-    return {
-        "name": name,
-        "num_partitions": partitions,
-        "replication_factor": -1,
-        "assignments": [],
-        "configs": [],
-    }
 
 
 def acl(name: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-from controller_at_work import NOW_MS, create
+from controller_at_work import NOW_MS, create, topic
 
 from shmbroker.controller import active_controller
 from shmbroker.controller.active_controller import STEP_RECORDS, ActiveController
@@ -25,18 +25,8 @@ MANY = PARTITIONS_MAX
 Steps = Generator[None, None, dict[str, Any]]
 
 
-def topic(name: str, partitions: int = MANY) -> dict[str, Any]:
-    return {
-        "name": name,
-        "num_partitions": partitions,
-        "replication_factor": -1,
-        "assignments": [],
-        "configs": [],
-    }
-
-
 def creating(controller: ActiveController) -> Steps:
-    request = {"topics": [topic("large")], "validate_only": False}
+    request = {"topics": [topic("large", MANY)], "validate_only": False}
     return controller.handle_in_steps("CreateTopics", 7, request, NOW_MS)
 
 
@@ -132,7 +122,7 @@ def test_a_topic_that_came_between_two_steps_stays(three: ActiveController) -> N
 def test_a_name_that_collides_with_one_that_came_between_two_steps_is_refused(
     three: ActiveController,
 ) -> None:
-    request = {"topics": [topic("lar.ge")], "validate_only": False}
+    request = {"topics": [topic("lar.ge", MANY)], "validate_only": False}
     steps = three.handle_in_steps("CreateTopics", 7, request, NOW_MS)
     next(steps)
     create(three, topic("lar_ge", 1))

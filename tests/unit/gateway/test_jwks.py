@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 from joserfc.jwk import ECKey
 
-from shmbroker import clock
 from shmbroker.gateway.jwks import Jwks, path_of, read_url
-
-WAIT_S = 30
+from tests.support.waiting import wait_until
 
 
 def key_set(*names: str) -> bytes:
@@ -20,10 +18,7 @@ def key_set(*names: str) -> bytes:
 
 
 def wait_for(jwks: Jwks, *names: str) -> None:
-    deadline = clock.monotonic() + WAIT_S
-    while [key.key_id for key in jwks.known()] != list(names):
-        assert clock.monotonic() < deadline
-        clock.sleep(0.01)
+    wait_until(lambda: [key.key_id for key in jwks.known()] == list(names), f"keys {names}")
 
 
 def test_keys_are_read_by_another_thread(tmp_path: Path) -> None:
