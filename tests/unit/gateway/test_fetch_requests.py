@@ -14,7 +14,7 @@ from shmbroker.ipc.operation_layout import (
     TOKEN,
 )
 from shmbroker.wire import codec
-from shmbroker.wire.frame import request_frame
+from shmbroker.wire.frame import parse_response_header, request_frame
 from tests.support.fetch_gateway import TOPIC_ID, FetchGateway, FetchPeer
 
 VERSIONS = range(fetch.VERSION_MIN, fetch.VERSION_MAX + 1)
@@ -212,6 +212,32 @@ def test_many_partitions_are_asked_for_as_the_codec_would(
         found.append((gateway.peer.sent, request.topics, request.asked, request.isolation))
     assert found[0] == found[1]
     assert len(found[0][2]) == 51
+
+
+@pytest.mark.parametrize(("most", "asked"), [(3, 3), (4, 4), (5, 4)])
+def test_so_many_partitions_are_asked_for_at_once(
+    monkeypatch: pytest.MonkeyPatch, most: int, asked: int
+) -> None:
+    """The others are answered as if they had nothing: their client asks again."""
+    monkeypatch.setattr(fetch, "READ_PARTITIONS_MAX", most)
+    rows = [{"partition": p, "fetch_offset": 0, "partition_max_bytes": 9} for p in range(4)]
+    gateway = Gateway()
+    gateway.image.topics_by_id[TOPIC_ID].partitions = [0] * 4
+    assert gateway.submit(12, encoded(12, 0, topics=[{"topic": "t", "partitions": rows}]))
+    assert len(gateway.connection.inflight.pop().asked) == asked
+
+
+@pytest.mark.parametrize("epoch", [-1, 0, 3])
+def test_where_logs_part_is_told_of_every_epoch(epoch: int) -> None:
+    """The first epoch of all is 0."""
+    row: Any = [0, 0, 5, 5, 0, None, 0, epoch, 7 if epoch >= 0 else -1, None]
+    anyone: Any = None
+    parts: Any = FetchAnswer(anyone, anyone, 12).parts([("t", TOPIC_ID, [row])], 0, 0, 7)
+    frame = b"".join(parts)[4:]
+    _, at = parse_response_header(1, 12, frame)
+    body, _ = codec.decode("FetchResponse", 12, frame[at:])
+    told = body["responses"][0]["partitions"][0]["diverging_epoch"]
+    assert told == {"epoch": epoch, "end_offset": row[8]}
 
 
 @pytest.mark.parametrize("more", [0, 1])
