@@ -161,9 +161,9 @@ def gather(cluster: Cluster) -> dict[str, Any]:
         "cluster_id": there.cluster_id,
         "brokers": brokers,
         "fenced_brokers": fenced,
-        "quorum": _quorum(addresses),
+        "quorum": quorum_of(addresses),
         **_partitions(there.topics),
-        "groups": _groups(cluster, admin),
+        "groups": groups_of(cluster, admin),
     }
 
 
@@ -189,7 +189,7 @@ def _directory(found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _quorum(addresses: Sequence[tuple[str, int]]) -> dict[str, Any] | None:
+def quorum_of(addresses: Sequence[tuple[str, int]]) -> dict[str, Any] | None:
     """The active controller and the voters; None where the cluster knows no such question.
 
     DeniedFault where we may not ask it: then topics and groups are not all told, either.
@@ -241,7 +241,7 @@ def _partitions(topics: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _groups(cluster: Cluster, admin: AdminClient) -> list[dict[str, Any]]:
+def groups_of(cluster: Cluster, admin: AdminClient) -> list[dict[str, Any]]:
     """Groups, the one that is furthest behind first; a lag that nobody tells is None, and groups
     whose coordinator does not answer are not known at all."""
     from confluent_kafka import ConsumerGroupTopicPartitions
@@ -328,7 +328,7 @@ def problems(report: Mapping[str, Any]) -> list[str]:
             if directory["error_code"]:
                 found.append(f"{where} failed")
             elif 0 <= free < min(FREE_SHARE_LEAST * size, FREE_BYTES_LEAST):
-                found.append(f"the disk of {where} is nearly full, {_size(free)} are free")
+                found.append(f"the disk of {where} is nearly full, {size_words(free)} are free")
     return found
 
 
@@ -339,7 +339,7 @@ def _count(things: list[Any], one: str, more: str) -> str:
     return f"{len(things)} {one if len(things) == 1 else more} ({named})"
 
 
-def _size(count: int) -> str:
+def size_words(count: int) -> str:
     """Bytes for people."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -423,8 +423,8 @@ def _broker_rows(brokers: Iterable[Mapping[str, Any]]) -> list[tuple[object, ...
                 (
                     *head,
                     directory["partitions"],
-                    _size(directory["bytes"]),
-                    None if free < 0 else _size(free),
+                    size_words(directory["bytes"]),
+                    None if free < 0 else size_words(free),
                     directory["path"],
                 )
             )

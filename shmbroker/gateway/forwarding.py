@@ -57,7 +57,7 @@ class PlainApis:
         self.cache: Known[tuple[Listener, bytes, str], bytes] = Known(CACHED_ANSWERS_MAX)
         """Encoded answers of this image, by listener, the bytes that asked, and the address that
         was dialled."""
-        self._standing = standing
+        self.standing = standing
         self.submit: dict[int, Submit] = {}
         submit = self.submit
         for here in table.IN_NETWORK_WORKER + table.UNADVERTISED:
@@ -267,7 +267,7 @@ class PlainApis:
         """A request that the I/O worker may have granted a standing answer to, or else forwards."""
         if end - start > REQUEST_BYTES_MAX:
             return forward(connection, buffer, start, end, version, correlation_id)
-        key = self._standing.repeat(connection, buffer, start, end, self.gateway.now())
+        key = self.standing.repeat(connection, buffer, start, end, self.gateway.now())
         if key is None:
             connection.asked_other_at = connection.last_active
             return True

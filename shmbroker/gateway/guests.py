@@ -84,7 +84,6 @@ class Guests:
         worked_s: Callable[[], float],
         count_max: int,
     ) -> None:
-        """count_max: so many are taken, as each is a descriptor that the log might need."""
         self._gateway = gateway
         self._loop = gateway.loop
         self._passages = passages
@@ -93,7 +92,8 @@ class Guests:
             (listener.broker_id, listener.config.name): listener for listener in listeners
         }
         self._show_room = show_room
-        self._count_max = count_max
+        self.count_max = count_max
+        """So many are taken, as each is a descriptor that the log might need."""
         self.present: dict[Connection, tuple[int, Lent]] = {}
         """The guests: by whom each was lent, and as what."""
         self._marked: set[Connection] = set()
@@ -139,7 +139,7 @@ class Guests:
             message, descriptors = found
             lent = Lent(*message)
             # Without a descriptor: too many are open.
-            if not descriptors or self._is_over or len(self.present) >= self._count_max:
+            if not descriptors or self._is_over or len(self.present) >= self.count_max:
                 for descriptor in descriptors:
                     os.close(descriptor)
                 self._say(slot, (HOME, lent.number, lent.session, 0, 0))
@@ -337,7 +337,7 @@ class Guests:
                 if max(connection.asked_other_at, connection.changed_session_at) > share.since:
                     self._going.setdefault(connection, now + GOES_WITHIN_S)
             self._usual.clear()
-        is_full = self._is_over or len(self.present) >= self._count_max
+        is_full = self._is_over or len(self.present) >= self.count_max
         room = 0 if is_full else max(0, int((ROOM - share.busy) * 1000))
         self._show(room + RESTING if room and now < self._until else room)
 

@@ -196,10 +196,11 @@ class Lender:
         cores = [gateway.awake.core]
         self._at_all = Looks(now + LOOK_S, Busy(now, worked_s, cores))
         self._at_new = Looks(now + SOON_S, Busy(now, worked_s, cores))
-        self._to_lend: dict[Connection, None] = {}
-        self._muted: set[Connection] = set()
-        """Connections of `_to_lend` that are read no more, to be between two requests soon."""
-        self._stays: dict[Connection, tuple[float, float]] = {}
+        self.to_lend: dict[Connection, None] = {}
+        """Connections that are lent as soon as they are between two requests."""
+        self.muted: set[Connection] = set()
+        """Connections of `to_lend` that are read no more, to be between two requests soon."""
+        self.stays: dict[Connection, tuple[float, float]] = {}
         """Connections that came home: (until when each stays, for how long)."""
         for broker_id, passage in passages.items():
             passage.drain()  # it was for the process before this one
@@ -216,18 +217,18 @@ class Lender:
         connections = self._loop.connections
         if now >= self._at_all.next:
             self._at_all.next = now + LOOK_S
-            while self._muted:
-                self._gateway.quotas.read_on(self._muted.pop())
-            self._to_lend.clear()
+            while self.muted:
+                self._gateway.quotas.read_on(self.muted.pop())
+            self.to_lend.clear()
             self._look(self._at_all, connections.values(), now)
         if now >= self._at_new.next:
             self._at_new.next, since = now + SOON_S, now - NEW_S
             new = takewhile(lambda one: one.opened_at > since, reversed(connections.values()))
             if came := list(new):
                 self._look(self._at_new, came, now)
-        if self._to_lend:
-            for connection in [each for each in self._to_lend if self._has_lent(each, now)]:
-                del self._to_lend[connection]
+        if self.to_lend:
+            for connection in [each for each in self.to_lend if self._has_lent(each, now)]:
+                del self.to_lend[connection]
 
     def _look(self, looks: Looks, connections: Iterable[Connection], now: float) -> None:
         """Look who of them was quiet since the last look, and whether there is room for them."""
@@ -242,7 +243,7 @@ class Lender:
             if self._may_go(connection, share.since, now):
                 times = looks.quiet[connection] = before.get(connection, 0) + 1
                 has_asked = connection.last_active > connection.opened_at
-                if times >= QUIET_LOOKS and has_asked and connection not in self._to_lend:
+                if times >= QUIET_LOOKS and has_asked and connection not in self.to_lend:
                     (straight if is_straight(connection) else others).append(connection)
         to_lend = [each for each in straight if self._room_of(each.listener.broker_id)]
         del to_lend[max(1, len(straight) // AT_ONCE) :]
@@ -252,7 +253,7 @@ class Lender:
                 for each in others
                 if share.busy * 1000 < self._room_of(each.listener.broker_id) < RESTING
             ]
-        self._to_lend |= dict.fromkeys(to_lend)
+        self.to_lend |= dict.fromkeys(to_lend)
 
     def _may_go(self, connection: Connection, since: float, now: float) -> bool:
         listener, session = connection.listener, connection.session
@@ -265,7 +266,7 @@ class Lender:
             and type(connection) is Connection
             and not listener.is_control
             and listener.door is None
-            and now >= self._stays.get(connection, (0.0, 0.0))[0]
+            and now >= self.stays.get(connection, (0.0, 0.0))[0]
             and now - connection.changed_session_at > SESSIONS_S
             and (session is None or len(session.partitions) <= SESSION_PARTITIONS_MAX)
         )
@@ -274,16 +275,16 @@ class Lender:
         """Lend it if it is between two requests; True where it is not to be tried again."""
         if connection.is_closed:
             return True
-        is_muted = connection in self._muted
+        is_muted = connection in self.muted
         if connection.filled or connection.is_held is not is_muted:
             return False
         if not is_between_requests(connection):
             if connection.inflight and not is_muted and is_straight(connection):
                 self._loop.mute(connection)
-                self._muted.add(connection)
+                self.muted.add(connection)
             return False
         if not self._lend(connection, now) and is_muted:
-            self._muted.discard(connection)
+            self.muted.discard(connection)
             self._gateway.quotas.read_on(connection)
         return True
 
@@ -314,9 +315,9 @@ class Lender:
             gateway.fetch.sessions.remove(session)
         connection.session = None
         gateway.fetch.implied.end(connection)
-        _, rest_s = self._stays.pop(connection, (0.0, RESTS_S[0] / 2))
+        _, rest_s = self.stays.pop(connection, (0.0, RESTS_S[0] / 2))
         self._forget(connection)
-        self._muted.discard(connection)
+        self.muted.discard(connection)
         connection.is_muted = connection.is_held = False
         self.lent[self._number] = Away(connection, mark, now, rest_s)
         self._loop.let_go(connection)
@@ -355,7 +356,7 @@ class Lender:
             return
         now = gateway.now()
         rest_s = next_rest(away.rest_s, now - away.since < STEADY_S, RESTS_S)
-        self._stays[connection] = now + rest_s, rest_s
+        self.stays[connection] = now + rest_s, rest_s
         if session is not None:
             connection.session = gateway.fetch.sessions.adopt(session)
         connection.ahead = None  # it has been answered elsewhere since that was told
@@ -374,8 +375,8 @@ class Lender:
         self._gateway.clients.on_ended_away(connection)
 
     def on_closed(self, connection: Connection) -> None:
-        self._muted.discard(connection)
-        self._stays.pop(connection, None)
+        self.muted.discard(connection)
+        self.stays.pop(connection, None)
         self._forget(connection)
 
     def _forget(self, connection: Connection) -> None:

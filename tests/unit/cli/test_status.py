@@ -128,12 +128,12 @@ def test_groups_that_do_not_answer_do_not_hide_the_rest(monkeypatch: pytest.Monk
     here = SimpleNamespace(topic_partitions=[TopicPartition("t", 0, 4), TopicPartition("u", 0, 1)])
     done = SimpleNamespace(topic_partitions=[TopicPartition("t", 0, 10)])
     admin = Admin(listing, {"a": done, "b": silent, "c": here})
-    assert status._groups(None, admin) == [  # type: ignore[arg-type]
+    assert status.groups_of(None, admin) == [  # type: ignore[arg-type]
         {"group": "c", "state": "empty", "lag": 6},
         {"group": "a", "state": "empty", "lag": 0},
         {"group": "b", "state": "empty", "lag": None},
     ]
-    assert status._groups(None, Admin(silent, {})) == []  # type: ignore[arg-type]
+    assert status.groups_of(None, Admin(silent, {})) == []  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_groups_that_do_not_answer_do_not_hide_the_rest(monkeypatch: pytest.Monk
     ],
 )
 def test_sizes_for_people(count: int, text: str) -> None:
-    assert status._size(count) == text
+    assert status.size_words(count) == text
 
 
 @pytest.mark.parametrize(
@@ -164,8 +164,8 @@ def test_who_may_not_ask_for_the_controllers_is_not_told_that_there_are_none(
     monkeypatch.setattr(admin, "describe_quorum", describe_quorum)
     if quorum is None:
         with pytest.raises(faults.DeniedFault, match="not authorized for the cluster"):
-            status._quorum([])
+            status.quorum_of([])
     else:
-        found = status._quorum([])
+        found = status.quorum_of([])
         assert found is not None
         assert found["leader"] is None

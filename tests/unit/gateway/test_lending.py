@@ -92,6 +92,7 @@ class Two:
         self.host.gateway.turn(self.host.poller.poll(10))
         assert not self.host.gateway.loop.connections
         self.ends = make_pair()
+        self.at_host = Passage(self.ends[0])
         self.marks = words_of(memoryview(bytearray(MARKS * WORD_BYTES)))
         self.room = 0
         self.home_s = self.host_s = 0.0
@@ -99,7 +100,7 @@ class Two:
         listener = next(iter(self.home.gateway.loop.acceptor.listeners.values()))
         self.guests = Guests(
             self.host.gateway,
-            {HOME_SLOT: Passage(self.ends[0])},
+            {HOME_SLOT: self.at_host},
             {HOME_SLOT: self.marks},
             [listener],
             self._set_room,
@@ -454,7 +455,7 @@ def test_guests_go_home_from_a_host_without_rest_and_stay_longer_each_time(
         two.ask(METADATA)
         two.rest(0.01)
         # the lender keeps it a while, too; nobody tests both at once
-        two.lender._stays.clear()
+        two.lender.stays.clear()
     assert RESTS_S[0] <= stayed[0] < stayed[1] < stayed[2]
 
 
@@ -585,7 +586,7 @@ def test_who_only_heartbeats_and_is_answered_at_once_stays(
         body = bytes(buffer[start + 4 : start + 8]) + b"\0" + answer
         connection.out.append(len(body).to_bytes(4, "big") + body)
 
-    monkeypatch.setattr(two.home.gateway.plain._standing, "repeat", repeat)
+    monkeypatch.setattr(two.home.gateway.plain.standing, "repeat", repeat)
     body: dict[str, object] = {"group_id": "g", "generation_id": 1, "member_id": "m"}
     two.rest(WINDOW_S)
     for _ in range(10):
@@ -615,12 +616,12 @@ def test_who_was_to_be_lent_stays_when_quotas_come(two: Two) -> None:
         two.rest(LOOK_S)
         two.send(PRODUCE)
         two.turns()
-        if two.lender._to_lend:
+        if two.lender.to_lend:
             break
         two.serve(two.home)
         two.turns()
         two.home.answer(*PRODUCE)
-    assert two.lender._to_lend and not two.is_lent, "it waits for its answer"
+    assert two.lender.to_lend and not two.is_lent, "it waits for its answer"
     two.home.link.commit(quota_record((("user", None),), "consumer_byte_rate", 1.0))
     two.home.quiet_turn()
     assert two.serve(two.home) == 1
@@ -638,13 +639,13 @@ def test_who_was_to_be_lent_is_muted_for_as_long_as_a_quota_says(two: Two) -> No
     home = two.home
     [connection] = home.gateway.loop.connections.values()
     home.gateway.loop.mute(connection)
-    two.lender._muted.add(connection)  # until what it waits for is answered
+    two.lender.muted.add(connection)  # until what it waits for is answered
     home.link.commit(quota_record((("user", None),), "consumer_byte_rate", 1.0))
     home.quiet_turn()
     home.gateway.quotas.mute(connection, 10_000, "fetch")
     two.rest(LOOK_S)
     home.quiet_turn()
-    assert connection.is_muted and not two.lender._muted
+    assert connection.is_muted and not two.lender.muted
     two.rest(10)
     home.quiet_turn()
     assert not connection.is_muted
@@ -814,7 +815,7 @@ def test_who_has_much_in_flight_is_read_no_more_until_it_can_be_lent(two: Two) -
     while answered < sent:
         assert two.home.answer(*PRODUCE)["responses"]
         answered += 1
-    assert not two.lender._muted and two.ask(PRODUCE)[0] is two.host
+    assert not two.lender.muted and two.ask(PRODUCE)[0] is two.host
 
 
 @pytest.mark.skipif(native is None, reason="without the compiled kernels")
@@ -830,13 +831,13 @@ def test_who_can_not_be_lent_after_all_is_read_again_at_once(
             two.send(PRODUCE)
         two.rest(LOOK_S)
         two.home.gateway.turn(two.home.poller.poll(0))
-        was_muted |= bool(two.lender._muted)
+        was_muted |= bool(two.lender.muted)
         for _ in range(2):  # what came while it was muted is asked for behind the first answers
             two.serve(two.home)
             two.home.gateway.turn(two.home.poller.poll(0))
         for _ in range(2):
             assert two.home.answer(*PRODUCE)["responses"]
-        assert not two.lender._muted
+        assert not two.lender.muted
     assert was_muted and not two.is_lent
 
 
@@ -851,13 +852,13 @@ def test_the_guests_of_a_broker_that_is_fenced_end(two: Two) -> None:
 def test_a_host_that_is_full_gives_it_back_and_says_that_it_has_no_room(two: Two) -> None:
     two.rest(WINDOW_S)
     assert two.room
-    two.guests._count_max = 0
+    two.guests.count_max = 0
     for _ in range(2 * QUIET_LOOKS):
         by, _ = two.ask(PRODUCE)
         assert by is two.home
         two.home.clock.now += LOOK_S
         two.turns()
-    assert two.lender._stays and not two.is_lent and two.open == 1
+    assert two.lender.stays and not two.is_lent and two.open == 1
     two.rest(WINDOW_S)
     assert two.room == 0
 
@@ -883,7 +884,7 @@ def test_a_host_gives_back_what_came_as_it_ends_once_there_is_room_to_say_so(
 def test_a_host_without_descriptors_gives_it_back(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    passage = two.guests._passages[HOME_SLOT]
+    passage = two.at_host
     receive = Passage.receive
 
     def without(each: Passage) -> tuple[tuple[object, ...], list[int]] | None:
@@ -901,7 +902,7 @@ def test_a_host_without_descriptors_gives_it_back(
         assert by is two.home
         two.rest(LOOK_S)
         two.turns()
-    assert two.lender._stays and not two.is_lent and two.open == 1
+    assert two.lender.stays and not two.is_lent and two.open == 1
 
 
 def test_it_ends_where_what_was_read_of_it_is_lost(
