@@ -50,6 +50,14 @@ def test_an_address_is_counted_over_all_workers(family: Family) -> None:
     assert family.take(1, "10.0.0.1") != ""
 
 
+def test_all_connections_are_counted_together(family: Family) -> None:
+    family.set(2, NO_LIMIT)
+    assert [family.take(which, f"10.0.0.{which}") for which in (0, 1)] == ["", ""]
+    assert family.take(0, "10.0.0.3") == "max.connections is 2"
+    family.open -= 1
+    assert family.take(0, "10.0.0.3") == ""
+
+
 def test_an_address_may_have_a_limit_of_its_own(family: Family) -> None:
     family.set(NO_LIMIT, 0, "10.0.0.1:2, ::1:1")
     taken = [family.take(0, address) for address in ("10.0.0.1", "10.0.0.1", "::1")]

@@ -5,12 +5,13 @@ import os
 import select
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shmbroker.gateway import door
+from shmbroker.gateway import door, event_loop
 from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.ends import IDLE, LATE, UNREAD
 from shmbroker.gateway.event_loop import EventLoop
@@ -19,7 +20,7 @@ from shmbroker.gateway.listener import Listener
 from shmbroker.wire.frame import request_frame
 from tests.support.loop_service import LoopService
 
-METADATA = 3
+PRODUCE, METADATA = 0, 3
 
 
 class Service(LoopService):
@@ -30,10 +31,11 @@ class Service(LoopService):
         self.is_open = True
         self.requests: list[Request] = []
         self.closed: list[str] = []
-        self.submit = {METADATA: self.on_request}
+        self.submit = {key: partial(self.on_request, key) for key in (PRODUCE, METADATA)}
 
     def on_request(
         self,
+        api_key: int,
         connection: Connection,
         _buffer: bytearray,
         _start: int,
@@ -43,7 +45,7 @@ class Service(LoopService):
     ) -> bool:
         if not self.is_open:
             return False
-        request = Request(connection, METADATA, version, correlation_id)
+        request = Request(connection, api_key, version, correlation_id)
         connection.inflight.append(request)
         self.requests.append(request)
         return True
@@ -74,8 +76,8 @@ class Desk:
             self.loop.handle(self.loop.poller.poll(1))
         raise AssertionError("it never came to that")
 
-    def send(self, count: int = 1) -> None:
-        self.client.sendall(request_frame(METADATA, 1, 7, "c", b"\0\0\0\0") * count)
+    def send(self, count: int = 1, api_key: int = METADATA) -> None:
+        self.client.sendall(request_frame(api_key, 1, 7, "c", b"\0\0\0\0") * count)
 
     def answer(self, request: Request) -> None:
         request.response = [b"answer"]
@@ -97,6 +99,30 @@ def desk() -> Iterator[Desk]:
     for listener in made.loop.acceptor.listeners.values():
         listener.socket.close()
     made.loop.poller.close()
+
+
+def test_so_many_produces_of_a_connection_are_in_flight(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_loop, "INFLIGHT_MAX", 3)
+    desk.send(5, PRODUCE)
+    desk.until(lambda: desk.held)
+    requests = desk.service.requests
+    assert len(requests) == 3
+    desk.answer(requests[0])
+    desk.until(lambda: len(requests) == 4)
+    assert desk.held
+
+
+def test_other_requests_wait_for_the_answers_before_them(desk: Desk) -> None:
+    desk.send(2)
+    desk.send(1, PRODUCE)
+    desk.until(lambda: desk.held)
+    requests = desk.service.requests
+    for number, api_key in enumerate((METADATA, METADATA, PRODUCE), 1):
+        desk.until(lambda number=number: len(requests) == number)  # type: ignore[misc]
+        assert [request.api_key for request in requests[number - 1 :]] == [api_key]
+        desk.answer(requests[-1])
 
 
 @pytest.mark.parametrize("goodbye", ["close", "shutdown"])

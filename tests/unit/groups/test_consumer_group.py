@@ -158,7 +158,10 @@ def test_expressions_are_resolved_and_followed() -> None:
     assert room.group.is_subscribed("red-1") and not room.group.is_subscribed("blue")
     room.cluster.put("red-2", 2)
     assert "assignment" not in room.beat("m", 2), "not within ten seconds"
-    room.wait(10_001)
+    room.wait(10_000)
+    assert not room.group.regexes.is_due(room.now_ms, room.cluster.topics)
+    room.wait(1)
+    assert room.group.regexes.is_due(room.now_ms, room.cluster.topics)
     assert "assignment" not in room.beat("m", 2), "looked up after this one"
     assert sorted(partitions(room.beat("m", 2))) == [0, 0, 1]
     room.beat("m", 3, subscribed_topic_regex="")

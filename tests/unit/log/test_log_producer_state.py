@@ -264,3 +264,41 @@ def test_a_snapshot_that_misses_an_open_transaction_does_not_fit_even_where_batc
         state.update(5, 0, 0, 0, 100, 70)
     recent.begin(5, 100)
     assert not known.fits(recent, is_dense=False)
+
+
+@pytest.mark.parametrize(
+    ("high_watermark", "stable"),
+    [
+        (1070, 1070),  # nobody sees the transaction yet
+        (1072, 1071),
+        (1080, 1071),  # its marker may still be lost: it is the next one that replicas will have
+        (1081, 1081),
+    ],
+)
+def test_transaction_is_over_for_readers_when_replicas_have_its_marker(
+    state: ProducerState, high_watermark: int, stable: int
+) -> None:
+    state.update(5, 2, 70, 0, 1071, 80)
+    state.begin(5, 1071)
+    assert state.stable_end(1080, 0) == 1071
+    state.end(EndMarker(5, 2, 3, True), 1080, 81)
+    assert state.stable_end(high_watermark, 0) == stable
+
+
+def test_the_first_transaction_that_is_not_over_counts(state: ProducerState) -> None:
+    state.update(6, 0, 0, 0, 1070, 80)
+    state.begin(6, 1070)
+    state.update(5, 2, 70, 0, 1071, 80)
+    state.begin(5, 1071)
+    state.end(EndMarker(5, 2, 3, True), 1072, 81)
+    assert state.stable_end(1073, 0) == 1070
+    state.end(EndMarker(6, 0, 3, True), 1073, 81)
+    assert state.stable_end(1073, 0) == 1070, "the marker is not replicated"
+    assert state.stable_end(1074, 0) == 1074
+
+
+def test_nothing_before_the_start_of_the_log_is_stable_or_not(state: ProducerState) -> None:
+    state.update(5, 2, 70, 0, 1071, 80)
+    state.begin(5, 1071)
+    assert state.stable_end(1100, 1090) == 1090
+    assert state.stable_end(1100, 1200) == 1100

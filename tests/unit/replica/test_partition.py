@@ -7,6 +7,7 @@ import pytest
 
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.truncation import truncate_to
 from shmbroker.records.batch import encode_batch
 from shmbroker.replica.follower import lagging, may_join
 from shmbroker.replica.partition import Partition
@@ -25,16 +26,16 @@ class Led:
     def __init__(self, directory: Path, end: int = 0, known: int = 0, min_in_sync: int = 1) -> None:
         config = LogConfig({"min.insync.replicas": str(min_in_sync)})
         self.log = PartitionLog.open(str(directory), config, file_ids=itertools.count(1))
+        if end:
+            self.append(end, 0)
         self.partition = Partition(KEY, "t", TOPIC_ID, 0, self.log)
         self.partition.known_high_watermark = known
         self.told: list[int] = []
         self.partition.store_high_watermark = self.told.append
-        if end:
-            self.append(end)
 
-    def append(self, count: int) -> None:
+    def append(self, count: int, epoch: int = 1) -> None:
         batch = encode_batch([(1, None, b"v", ())] * count)
-        self.log.append(memoryview(batch), count - 1, 1, max(self.partition.leader_epoch, 0), 1)
+        self.log.append(memoryview(batch), count - 1, 1, epoch, 1)
 
     def lead(self, epoch: int = 1, in_sync: tuple[int, ...] = ALL) -> Partition:
         self.partition.on_leadership(1, leadership(epoch, 1, ALL, in_sync))
@@ -180,3 +181,38 @@ def test_follower_has_no_more_than_its_log(directory: Path) -> None:
         led.partition.follow_high_watermark(told)
         assert led.partition.high_watermark == expected
     assert led.told == [3, 5]
+
+
+def test_high_watermark_does_not_go_back_with_an_epoch(directory: Path) -> None:
+    led = Led(directory, 5, known=3)
+    partition = led.lead()
+    led.read_to(b2=5, b3=5)
+    partition.on_leadership(1, leadership(2, 2, ALL, ALL))
+    assert partition.high_watermark == 5
+    assert led.lead(3).high_watermark == 5
+
+
+def test_who_takes_over_knows_what_was_told_before_as_far_as_it_has_it(directory: Path) -> None:
+    partition = Led(directory, 5, known=2).lead()
+    for told, expected in ((4, 4), (3, 4), (9, 5)):
+        partition.take_over(told)
+        assert partition.high_watermark == expected
+
+
+def test_high_watermark_is_never_beyond_a_log_that_was_cut(directory: Path) -> None:
+    led = Led(directory, 3, known=5)
+    led.append(2)
+    led.partition.follow_high_watermark(5)
+    truncate_to(led.log, 3)
+    led.partition.on_truncated()
+    assert led.partition.high_watermark == led.log.log_end_offset == 3
+    assert led.told == [5, 3], "followers compare with it"
+
+
+@pytest.mark.parametrize(("epoch", "leads"), [(1, False), (2, True), (3, True)])
+def test_who_lacks_something_does_not_lead_before_the_epoch_that_knows_it(
+    directory: Path, epoch: int, leads: bool
+) -> None:
+    led = Led(directory)
+    led.partition.leads_from_epoch = 2
+    assert led.lead(epoch).is_leader is leads
