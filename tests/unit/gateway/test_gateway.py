@@ -515,3 +515,13 @@ def test_who_is_not_admitted_in_time_is_closed() -> None:
         assert [each.is_closed for each in connections] == [False, True, False]
         late.close()
         admitted.close()
+
+
+@pytest.mark.parametrize("partition", [-1, 1, 2**31 - 1])
+def test_nobody_is_sent_to_the_leader_of_a_partition_that_there_is_not(
+    family: GatewayFamily, partition: int
+) -> None:
+    hint = family.gateway.leader_hint
+    assert hint(TOPIC, TOPIC_ID, 0) is not None
+    assert hint(TOPIC, TOPIC_ID, partition) is None
+    assert hint("other", bytes(16), 0) is None

@@ -148,6 +148,16 @@ def test_of_protocols_with_as_many_votes_the_one_is_chosen_that_kafka_chooses(
     assert {call.answer["protocol_name"] for call in calls} == {first}
 
 
+@pytest.mark.parametrize(("names", "first"), [("abcdefghijkp", "p"), ("abcdefghijklp", "a")])
+def test_of_many_protocols_the_one_is_chosen_that_is_first_in_a_map_of_java(names, first) -> None:
+    """HashMap doubles its 16 places with the thirteenth name; p is first of 16, and not of 32."""
+    table = Table(delay_ms=1000)
+    sides = [names[at:] + names[:at] for at in range(len(names))]
+    calls = [table.join(protocols=tuple((name, b"") for name in each)) for each in sides]
+    table.wait(20_000)
+    assert {call.answer["protocol_name"] for call in calls} == {first}
+
+
 def test_a_group_that_is_full_refuses() -> None:
     table = Table(size_max=2)
     one, two = table.stable(2)
@@ -686,6 +696,31 @@ def test_a_loaded_group_that_is_too_large_now_rebalances() -> None:
     successor.group.replay(table.stored[-1])
     successor.run(successor.group.on_loaded(successor.now_ms))
     assert successor.heartbeat(one) == REBALANCE
+
+
+def test_a_loaded_group_that_is_just_as_large_as_allowed_stays_as_it_is() -> None:
+    table = Table()
+    one, _ = table.stable(2)
+    successor = Table(size_max=2)
+    successor.group.replay(table.stored[-1])
+    successor.run(successor.group.on_loaded(successor.now_ms))
+    assert successor.heartbeat(one) == 0
+
+
+def test_heartbeat_that_another_has_answered_extends_the_session() -> None:
+    table = Table()
+    one, two = table.stable(2)
+    table.wait(SESSION_MS - 1)
+    table.group.see(one, table.now_ms)
+    table.group.see("unknown", table.now_ms)
+    table.wait(1)
+    assert list(table.group.members) == [one], "of the other one nothing was heard"
+    table.group.see(one, table.now_ms - SESSION_MS)  # told late: there were others since
+    table.wait(SESSION_MS - 2)
+    assert list(table.group.members) == [one]
+    table.wait(1)
+    assert not table.group.members
+    assert two not in table.group.members
 
 
 def test_whoever_waits_is_sent_away_when_the_group_goes() -> None:
