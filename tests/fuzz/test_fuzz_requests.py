@@ -20,9 +20,17 @@ from shmbroker.records.batch import iterate_batches
 from shmbroker.testing.broker import Broker
 from shmbroker.wire import codec
 from shmbroker.wire.frame import request_frame
-from tests.processes import wire_cases_admin  # noqa: F401  it adds its scenarios
+from tests.processes import (  # noqa: F401  they add their scenarios
+    wire_cases_admin,
+    wire_cases_configs,
+    wire_cases_fetch,
+    wire_cases_logs,
+    wire_cases_metadata,
+    wire_cases_topics,
+)
 from tests.processes.hostile import Besieged
-from tests.processes.wire_cases import BATCHES, SCENARIOS, by_id
+from tests.processes.wire_cases import SCENARIOS
+from tests.processes.wire_cases_produce import BATCHES, by_id
 from tests.processes.wire_side import Side
 from tests.support.raw_client import fetch_body, key_of, produce_body
 

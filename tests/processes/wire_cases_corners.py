@@ -6,16 +6,8 @@ What several rows of one request do to each other, and what is judged first.
 from typing import Any
 
 from shmbroker import clock
-from tests.processes.wire_cases import (
-    BATCHES,
-    GOOD,
-    STRANGER,
-    ZERO,
-    Answers,
-    by_id,
-    scenario,
-    versions,
-)
+from tests.processes.wire_cases import STRANGER, ZERO, Answers, scenario, versions
+from tests.processes.wire_cases_produce import BATCHES, GOOD, by_id
 from tests.processes.wire_cases_transactions import Producer, find, patiently
 from tests.processes.wire_side import Side
 from tests.support.raw_client import RawClient, batch_of, produce_body

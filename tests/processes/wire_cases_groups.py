@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from tests.processes.wire_cases import Answers, Talk, scenario
+from tests.processes.wire_cases import Answers, scenario
+from tests.processes.wire_cases_consumers import Talk
 from tests.processes.wire_cases_transactions import Producer, find
 from tests.processes.wire_side import Side
 from tests.support.raw_client import RawClient

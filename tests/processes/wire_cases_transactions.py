@@ -8,7 +8,8 @@ from typing import Any
 
 from shmbroker import clock
 from shmbroker.records.batch import iterate_batches
-from tests.processes.wire_cases import Answers, by_id, scenario, versions
+from tests.processes.wire_cases import Answers, scenario, versions
+from tests.processes.wire_cases_produce import by_id
 from tests.processes.wire_side import Side
 from tests.support.raw_client import RawClient, batch_of, fetch_body, produce_body
 from tests.support.waiting import wait_until

@@ -25,11 +25,18 @@ from typing import Any
 from shmbroker.testing.broker import Broker
 from tests.processes import (  # noqa: F401  they add scenarios
     wire_cases_admin,
+    wire_cases_configs,
+    wire_cases_consumers,
     wire_cases_corners,
+    wire_cases_fetch,
     wire_cases_groups,
+    wire_cases_logs,
+    wire_cases_metadata,
+    wire_cases_produce,
     wire_cases_quotas,
     wire_cases_records,
     wire_cases_settings,
+    wire_cases_topics,
     wire_cases_transactions,
 )
 from tests.processes.wire_cases import SCENARIOS

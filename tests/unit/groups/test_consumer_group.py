@@ -1,6 +1,7 @@
 """The state machine of a consumer group of the new protocol: single steps, any steps, many members.
 
-What Apache Kafka answers to sequences of requests is compared in tests/processes/wire_cases.py.
+What Apache Kafka answers to sequences of requests is compared in
+tests/processes/wire_cases_consumers.py.
 """
 
 import random
