@@ -141,7 +141,7 @@ def test_something_happens_in_them() -> None:
     acked = commits = generations = 0
     for seed in range(PER_TEST):
         done = simulate(seed)
-        kinds |= done.fault_counts.keys()
+        kinds |= done.faults.counts.keys()
         acked += sum(map(len, done.seen.acked.values()))
         commits += done.seen.commits
         generations += done.seen.generations

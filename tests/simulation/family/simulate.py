@@ -3,22 +3,7 @@ process on virtual time; clients whose history is checked; and everything that m
 
     simulate(seed)    AssertionError with the last lines of the trace, if something does not hold
 
-What may happen, at random:
-
-    kill      a process, between two turns or amid one, at any system call
-    hang      a process, for so short that nobody notices, or longer
-    freeze    a broker, until others lead what it led
-    slow      turns of a process take a thousand times as long
-    jump      the wall clock, forwards or backwards
-    end       all processes at once: memory is lost, the page cache is not
-    cut       the power: what was not flushed is lost in part, sectors are torn (acks wait for the
-              disk then: `shmbroker.ack.durability`)
-    full      a node's disk has no room
-    refuse    a node's disk refuses to write or to flush; its broker is started again after that
-    unread    a node's disk refuses to read, a few times
-    lose      a broker is killed and its copy of a partition is gone, or all are, and a directory of
-              a node is empty when they start; once, and not the only copy in sync
-    leave     a client's connections end
+What may happen, at random, is in `faults`.
 
 With `Plan.has_transactions` there are transactional clients and read_committed readers as well;
 with `Plan.has_guests` network workers lend connections to I/O workers; with `Plan.has_sessions`
@@ -46,10 +31,8 @@ from typing import NamedTuple
 
 from shmbroker.errors import Fault
 from shmbroker.groups.transactions import transaction
-from shmbroker.log.meta_properties import FILE_NAME as META_PROPERTIES
 from shmbroker.log.transaction_index import AbortedTransaction
 from shmbroker.metadata.topic_names import TRANSACTION_TOPIC
-from shmbroker.processes.shared_resources import IO_WORKER
 from tests.simulation.family.clients import (
     Admin,
     AheadReader,
@@ -58,11 +41,12 @@ from tests.simulation.family.clients import (
     Reader,
     check_retried,
 )
-from tests.simulation.family.family import Family, Member, Size
+from tests.simulation.family.family import Family, Size
+from tests.simulation.family.faults import HARMLESS, QUICK, Faults, kinds_of
 from tests.simulation.family.history import Place, Seen
 from tests.simulation.family.members import MODERN_SESSION_MS, Consumer, Modern
 from tests.simulation.family.network import Disconnected, Network, Script, Wait
-from tests.simulation.family.scheduler import CALL_S, Scheduler
+from tests.simulation.family.scheduler import Scheduler
 from tests.simulation.family.sessions import FullReader, SessionReader, Watch
 from tests.simulation.family.system import System
 from tests.simulation.family.transaction_history import TransactionsSeen
@@ -73,8 +57,6 @@ LENGTH_S = 6.0
 HEAL_S = 60.0
 REST_S = 15.0
 """After the last fault, until everything that was in doubt has been decided."""
-QUICK = frozenset(("kill", "kill_amid", "end", "cut", "leave"))
-"""Faults after which a process starts again at once."""
 MIN_IN_SYNC = 2
 """Where there are three replicas."""
 TRACE_LINES = 200
@@ -82,8 +64,6 @@ MEMORY = Path("/dev/shm")
 GROUP_TOPIC = "__consumer_offsets"
 STATE_PARTITIONS = 2
 """Of __transaction_state: several brokers coordinate."""
-HARMLESS = ("jump", "leave")
-"""Faults that no process suffers from: what is promised where nothing fails holds all the same."""
 WATCH_S = 0.01
 
 
@@ -139,9 +119,6 @@ class Simulation:
         self.disk = self.system.disk
         self.lines: deque[str] = deque(maxlen=TRACE_LINES)
         self.line_count = 0
-        self.fault_counts: dict[str, int] = {}
-        self.is_healing = False
-        self.has_lost = False
         self.sessions = Watch()
         drawn = Plan(
             random.random() < 0.6, random.random() < 0.4, random.choice((0.0, 0.3, 1.0, 2.0))
@@ -149,7 +126,7 @@ class Simulation:
         self.is_whole = bool(drawn.is_whole if plan.is_whole is None else plan.is_whole)
         self.is_durable = bool(drawn.is_durable if plan.is_durable is None else plan.is_durable)
         self.fault_s = (drawn.fault_s if plan.fault_s is None else plan.fault_s) or 0.0
-        self.faults = plan.faults
+        self.kinds = plan.faults
         self.transactions = TransactionsSeen()
         self.transaction_version = 0
         if plan.has_transactions:
@@ -168,8 +145,8 @@ class Simulation:
         random = self.random
         self.transaction_version = random.choice((1, 2, 2))
         self.system.producer_epoch_last = random.choice((transaction.EPOCH_LAST, 6))
-        if not self.faults and random.random() < 0.15:
-            self.faults = HARMLESS
+        if not self.kinds and random.random() < 0.15:
+            self.kinds = HARMLESS
 
     def _size(self) -> Size:
         random = self.random
@@ -213,6 +190,13 @@ class Simulation:
         try:
             with self.system.running():
                 self.network = Network(self.scheduler, self.family)
+                self.faults = Faults(
+                    self.family,
+                    self.network,
+                    self.random,
+                    self.kinds or kinds_of(self.is_whole, self.is_durable),
+                    self._on_jump,
+                )
                 self.scheduler.look = self._look
                 try:
                     self._run()
@@ -237,9 +221,9 @@ class Simulation:
         self.trace("seed", f"{self.seed}: {self.size}, a fault each {self.fault_s} s")
         self.family.boot()
         self._start_clients()
-        self.network.are_lates_bad = bool(self.faults) and QUICK.issuperset(self.faults)
+        self.network.are_lates_bad = bool(self.kinds) and QUICK.issuperset(self.kinds)
         if self.fault_s:
-            self._plan_fault()
+            self.faults.go_on_each(self.fault_s)
         if not self.can_fail:
             self.network.well_since = scheduler.now
             self._end_slowness()
@@ -256,7 +240,7 @@ class Simulation:
     @property
     def can_fail(self) -> bool:
         """Whether anything happens that the processes of the family have to suffer from."""
-        return bool(self.fault_s) and not (self.faults and set(HARMLESS).issuperset(self.faults))
+        return bool(self.fault_s) and not (self.kinds and set(HARMLESS).issuperset(self.kinds))
 
     def _watch(self) -> None:
         """Look at the leaders' partitions, over and over."""
@@ -326,168 +310,15 @@ class Simulation:
                 version = random.choice((1, self.transaction_version))
                 Instance(network, 1, seen, self.transactions, session, version, self.can_fail)
 
-    # ── faults ──────────────────────────────────────────────────────────────────────────────────
-
-    def _plan_fault(self) -> None:
-        def strike() -> None:
-            if not self.is_healing:
-                self._strike()
-                self._plan_fault()
-
-        self.scheduler.after(self.random.expovariate(1 / self.fault_s), strike)
-
-    def _strike(self) -> None:
-        kinds = [getattr(self, name) for name in self.faults or self._kinds()]
-        kind = self.random.choice(kinds)
-        self.fault_counts[kind.__name__] = self.fault_counts.get(kind.__name__, 0) + 1
-        kind()
-
-    def _kinds(self) -> list[str]:
-        kinds = ["kill", "kill", "kill_amid", "hang", "slow", "jump", "leave", "fill", "refuse"]
-        kinds += ["unread"]
-        kinds += ["end", "freeze"]
-        if self.is_whole:
-            kinds += ["lose"]
-        if self.is_durable:
-            kinds += ["cut", "cut", "cut"]
-        return kinds
-
-    def _victim(self) -> Member | None:
-        """A process that lives; one in two is a broker's, as there are more ways to die there."""
-        alive = [one for one in self.family.members.values() if one.process is not None]
-        brokers = [one for one in alive if one.slot.role == IO_WORKER]
-        kinds = brokers if brokers and self.random.random() < 0.5 else alive
-        return self.random.choice(kinds) if kinds else None
-
-    def kill(self) -> None:
-        victim = self._victim()
-        if victim is not None and victim.process is not None:
-            self.trace("kill", victim.process.title)
-            victim.process.kill()
-
-    def kill_amid(self) -> None:
-        victim = self._victim()
-        if victim is not None and victim.process is not None:
-            victim.process.calls_left = self.random.randrange(60)
-            self.trace("kill", f"{victim.process.title} after {victim.process.calls_left} calls")
-
-    def hang(self) -> None:
-        victim = self._victim()
-        if victim is not None and victim.process is not None:
-            seconds = self.random.choice((0.01, 0.1, 0.5, 1.5, 3.0))
-            victim.process.pause_until = self.scheduler.now + seconds
-            self.trace("hang", f"{victim.process.title} for {seconds} s")
-
-    def freeze(self) -> None:
-        """A broker hangs until others lead what it led, and wakes up believing that it does."""
-        number = self.random.randrange(1, self.size.brokers + 1)
-        broker = self.family.broker(number)
-        if broker is not None and broker.process is not None:
-            seconds = self.random.uniform(1.6, 3.0)
-            broker.process.pause_until = self.scheduler.now + seconds
-            self.trace("freeze", f"{broker.process.title} for {seconds:.1f} s")
-
-    def slow(self) -> None:
-        victim = self._victim()
-        if victim is None or victim.process is None:
-            return
-        process = victim.process
-        process.call_s = CALL_S * self.random.choice((50, 1000))
-        self.trace("slow", f"{process.title}: {process.call_s * 1000:.1f} ms for a call")
-
-        def end() -> None:
-            process.call_s = CALL_S
-
-        self.scheduler.after(self.random.uniform(0.1, 1.0), end)
-
-    def jump(self) -> None:
-        seconds = self.random.choice((-3600.0, -1.0, 1.0, 3600.0))
-        self.scheduler.wall_ahead_s += seconds
-        if self.can_fail or self.is_whole:
-            self.transactions.on_jump()
-        self.trace("jump", f"the wall clock by {seconds} s")
-
-    def leave(self) -> None:
-        clients = [client for client in self.network.clients if not client.is_over]
-        if clients:
-            client = self.random.choice(clients)
-            self.trace("leave", client.name)
-            client.disconnect()
-
-    def fill(self) -> None:
-        place = f"node-{self.random.randrange(1, self.size.brokers + 1)}"
-        self.trace("full", place)
-        self.disk.full.add(place)
-        self.scheduler.after(self.random.uniform(0.1, 1.5), lambda: self.disk.full.discard(place))
-
-    def refuse(self) -> None:
-        number = self.random.randrange(1, self.size.brokers + 1)
-        self.trace("refuse", f"node-{number}")
-        self.disk.failing[f"node-{number}"] = self.random.randrange(1, 3)
-
-        def end() -> None:
-            self.disk.failing.clear()
-            broker = self.family.broker(number)
-            if broker is not None and broker.process is not None:
-                broker.process.kill()
-
-        self.scheduler.after(self.random.uniform(0.1, 1.0), end)
-
-    def unread(self) -> None:
-        place = f"node-{self.random.randrange(1, self.size.brokers + 1)}"
-        self.trace("unread", place)
-        self.disk.unreadable[place] = self.random.randrange(1, 4)
-        self.scheduler.after(self.random.uniform(0.1, 1.0), self.disk.unreadable.clear)
-
-    def lose(self) -> None:
-        """What others have is lost: a partition's directory, or that of a node."""
-        if self.has_lost:
-            return
-        number = self.random.randrange(1, self.size.brokers + 1)
-        places = self.family.places_others_hold(number)
-        broker = self.family.broker(number)
-        if not places or broker is None or broker.process is None:
-            return
-        node = Path(self.root) / f"node-{number}"
-        if self.random.random() < 0.5:
-            topic, partition = self.random.choice(places)
-            self.has_lost = True
-            self.trace("lose", f"{topic}-{partition} of node-{number}")
-            broker.process.kill()
-            shutil.rmtree(node / f"{topic}-{partition}", ignore_errors=True)
-        elif self.size.controllers == 3 and self.family.is_held_by_others(number):
-            self.has_lost = True
-            self.trace("lose", f"all are killed, and node-{number} is empty")
-            self.family.end_all()
-            shutil.rmtree(node)
-            self.family.boot()
-
-    def end(self) -> None:
-        self.trace("end", "all are killed")
-        self.family.end_all()
-        self.family.boot()
-
-    def cut(self) -> None:
-        self.family.end_all()
-        self.trace("cut", f"power: {self.disk.cut_power(self.random)}")
-        self.family.boot()
-
     def _heal(self) -> None:
-        self.is_healing = True
         self.trace("heal", "nothing fails any more")
         self._end_slowness()
         self.network.well_since = min(self.network.well_since, self.scheduler.now + REST_S)
-        self.disk.full.clear()
-        self.disk.failing.clear()
-        self.disk.unreadable.clear()
-        for member in self.family.members.values():
-            if member.process is not None:
-                member.process.calls_left = -1
-                member.process.pause_until = 0.0
-                member.process.call_s = CALL_S
-        nodes = range(1, self.size.brokers + 1)
-        if not all((Path(self.root) / f"node-{n}" / META_PROPERTIES).exists() for n in nodes):
-            self.end()  # as the log lines of the process ask its operator
+        self.faults.heal()
+
+    def _on_jump(self) -> None:
+        if self.can_fail or self.is_whole:
+            self.transactions.on_jump()
 
     def _end_slowness(self) -> None:
         self.scheduler.slow_wakes = self.system.slow_flushes = 0.0
@@ -495,7 +326,7 @@ class Simulation:
     def check_copies(self, place: Place, end_offset: int) -> None:
         """What was acknowledged is in two logs of three, where that is asked for and can be seen:
         nothing was lost yet, and every broker lives and has its logs open."""
-        if self.size.brokers < 3 or self.has_lost:
+        if self.size.brokers < 3 or self.faults.has_lost:
             return
         ends = self.family.log_ends(place)
         if len(ends) == self.size.brokers:
