@@ -183,7 +183,7 @@ def end_to_end(
     """
     with _Topic(cluster, topic, partitions) as name:
         producer = _producer(cluster, acks, compression, linger_ms="0")
-        figures = _end_to_end(cluster, producer, name, records, rate, size, partitions)
+        figures = _end_to_end(cluster, producer, name, records, rate, size)
     _show("end-to-end", figures, as_json)
 
 
@@ -334,7 +334,6 @@ def _end_to_end(
     records: int,
     rate: int,
     size: int,
-    partitions: int,
 ) -> dict[str, Any]:
     known = metadata(producer, cluster).topics[topic].partitions
     starts = list_offsets(cluster, [(topic, number) for number in known], LATEST)

@@ -177,15 +177,6 @@ def says_unknown(entry: Acl | AclFilter) -> bool:
     )
 
 
-def covers(acl: Acl, resource_type: int, name: str) -> bool:
-    """Whether an ACL is about this resource."""
-    if acl.resource_type != resource_type:
-        return False
-    if acl.pattern_type == PREFIXED:
-        return name.startswith(acl.resource_name)
-    return acl.resource_name in (name, WILDCARD)
-
-
 def is_about(acl: Acl, principals: tuple[str, ...], host: str) -> bool:
     """Whether an ACL is about one of these principals at this address."""
     return (acl.principal == EVERYBODY or acl.principal in principals) and (

@@ -23,11 +23,6 @@ class Identity(NamedTuple):
     """A delegation token was what he showed (KIP-48)."""
 
     @property
-    def is_family(self) -> bool:
-        """Whether no client asks, but a process of the family."""
-        return not self.principal
-
-    @property
     def may_have_tokens(self) -> bool:
         """Whether delegation tokens are his to ask for: he has shown who he is, and not by one."""
         return not (self.is_by_token or self.principal in ("", ANONYMOUS))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shmbroker.metadata.quota_image import CLIENT_ID, CONNECTION_CREATION_RATE, IP, USER
+from shmbroker.metadata.quota_image import CLIENT_ID, IP, USER
 from shmbroker.wire.error_codes import INVALID_REQUEST, UNSUPPORTED_VERSION
 
 TYPE_CHECKING = False
@@ -54,15 +54,6 @@ def quota_of(quotas: Quotas, key: str, user: str, client_id: str) -> Held | None
     for client_name in (client_id, None) if client_id else ():
         if (bound := quotas.get(((CLIENT_ID, client_name),), _NONE).get(key)) is not None:
             return Held("", client_id, bound)
-    return None
-
-
-def connection_rate_of(quotas: Quotas, names: tuple[str, ...]) -> float | None:
-    """How many connections an address may open in a second; `names`: how it may be written."""
-    for name in (*names, None):
-        found = quotas.get(((IP, name),), _NONE).get(CONNECTION_CREATION_RATE)
-        if found is not None:
-            return found
     return None
 
 

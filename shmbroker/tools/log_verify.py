@@ -283,7 +283,6 @@ class _Entries:
         self.base = base
         self._entries = self._grown() if os.path.exists(path) else iter(())
         self._next: tuple[int, tuple[int, ...]] | None = next(self._entries, None)
-        self._is_time = log_files.kind_of(path) == log_files.TIME_INDEX
 
     def _grown(self) -> Iterator[tuple[int, tuple[int, ...]]]:
         previous: tuple[int, ...] | None = None

@@ -217,16 +217,6 @@ def name_of(api_key: int) -> str:
     return TABLE[api_key][0] if api_key in TABLE else str(api_key)
 
 
-def request_name(api_key: int) -> str:
-    """The name of the request in the schema table; KeyError if the key is not known."""
-    return TABLE[api_key][0] + "Request"
-
-
-def response_name(api_key: int) -> str:
-    """The name of the response in the schema table; KeyError if the key is not known."""
-    return TABLE[api_key][0] + "Response"
-
-
 def is_flexible(api_key: int, api_version: int) -> bool:
     """Whether a version has compact types and tagged fields; KeyError if the key is not known.
 

@@ -13,9 +13,9 @@ A message is a dict with snake_case keys, as the table names them:
 
 * A decoded message has every field of the message; those that its version lacks have their default.
 * To encode, absent keys stand for the default; keys that the message does not know are not looked
-  at (`unknown_keys` finds them: for tests). A field that the version lacks is left out if the table
-  calls it ignorable, and must have its default otherwise, as in Kafka. Values that do not fit raise
-  ProtocolFault too, with the cause attached.
+  at. A field that the version lacks is left out if the table calls it ignorable, and must have its
+  default otherwise, as in Kafka. Values that do not fit raise ProtocolFault too, with the cause
+  attached.
 * Only `records` keep the buffer alive: what releases it (a ring) drops them first.
 * Unknown tagged fields are skipped. Malformed bytes raise ProtocolFault: truncation, null or a
   negative length where there must be a value, text that isn't UTF-8, a tagged field of another size
@@ -53,7 +53,7 @@ from shmbroker.wire.schema import Field, is_within
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Any
 
     from shmbroker.wire.primitives import Buffer
@@ -141,22 +141,6 @@ def encoder(name: str, version: int) -> Encoder:
     """`encode(message) -> bytes` for one message and version; raises as `decoder` does."""
     found: Encoder = _compile(_EncoderSource(name, version))
     return found
-
-
-def unknown_keys(name: str, message: Message) -> list[str]:
-    """Paths of keys that no version of the message knows, for tests of what builds messages."""
-    return list(_unknown_keys(schema.message(name).fields, message, name))
-
-
-def _unknown_keys(fields: list[Field], value: Message, path: str) -> Iterator[str]:
-    known = {field.name: field for field in fields}
-    for key, item in value.items():
-        field = known.get(key)
-        if field is None:
-            yield f"{path}.{key}"
-        elif field.type == "{}" and item is not None:
-            for nested in item if field.is_array else (item,):
-                yield from _unknown_keys(field.fields, nested, f"{path}.{key}")
 
 
 def _compile(source: _Source) -> Any:

@@ -5,7 +5,6 @@
    varint          signed: zigzag (0, -1, 1, -2, … as 0, 1, 2, 3, …), then as uvarint
    string, bytes   int16 or int32 length, then the bytes; -1 is null
    compact …       uvarint length + 1, then the bytes; 0 is null
-   uuid            16 bytes
    tagged fields   uvarint count, then for each: uvarint tag, uvarint size, the bytes
 
 Example: the uvarint 300 is ac 02; the varint -3 is 05; the compact string "ab" is 03 61 62.
@@ -42,24 +41,19 @@ _TRUNCATED = "truncated: {} bytes wanted at {}, {} there"
 
 def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
     """An unsigned varint of up to 32 bits."""
-    return _read_uvarint(buffer, position, 32)
-
-
-def read_uvarint64(buffer: Buffer, position: int) -> tuple[int, int]:
-    """An unsigned varint of up to 64 bits."""
-    return _read_uvarint(buffer, position, 64)
-
-
-def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """A signed varint of up to 32 bits."""
-    value, position = _read_uvarint(buffer, position, 32)
-    return value >> 1 ^ -(value & 1), position
-
-
-def read_varint64(buffer: Buffer, position: int) -> tuple[int, int]:
-    """A signed varint of up to 64 bits (Kafka calls it varlong)."""
-    value, position = _read_uvarint(buffer, position, 64)
-    return value >> 1 ^ -(value & 1), position
+    value = 0
+    end = len(buffer)
+    for shift in (0, 7, 14, 21, 28):
+        if not 0 <= position < end:
+            raise ProtocolFault(f"truncated varint at {position}")
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            if value >> 32:
+                break
+            return value, position
+    raise ProtocolFault(f"varint over 32 bits before {position}")
 
 
 def uvarint(value: int) -> bytes:
@@ -120,19 +114,6 @@ def read_bytes(buffer: Buffer, position: int) -> tuple[bytes | None, int]:
     return _read_blob(buffer, position, size)
 
 
-def read_compact_bytes(buffer: Buffer, position: int) -> tuple[bytes | None, int]:
-    """Bytes with a uvarint length + 1, copied; None if null."""
-    size, position = read_uvarint(buffer, position)
-    return _read_blob(buffer, position, size - 1)
-
-
-def read_uuid(buffer: Buffer, position: int) -> tuple[bytes, int]:
-    """The 16 bytes of a uuid."""
-    blob, position = _read_blob(buffer, position, 16)
-    assert blob is not None
-    return blob, position
-
-
 def string(value: str | None) -> bytes:
     """A string with an int16 length; ProtocolFault over 32767 bytes or without UTF-8."""
     return _INT16.pack(-1) if value is None else _INT16.pack(len(raw := _utf8(value))) + raw
@@ -141,16 +122,6 @@ def string(value: str | None) -> bytes:
 def compact_string(value: str | None) -> bytes:
     """A string with a uvarint length + 1; ProtocolFault over 32767 bytes or without UTF-8."""
     return b"\x00" if value is None else uvarint(len(raw := _utf8(value)) + 1) + raw
-
-
-def bytes_field(value: Buffer | None) -> bytes:
-    """Bytes with an int32 length."""
-    return _INT32.pack(-1) if value is None else _INT32.pack(len(value)) + value
-
-
-def compact_bytes(value: Buffer | None) -> bytes:
-    """Bytes with a uvarint length + 1."""
-    return b"\x00" if value is None else uvarint(len(value) + 1) + value
 
 
 def skip_tagged_fields(buffer: Buffer, position: int) -> int:
@@ -187,23 +158,6 @@ def uvarint_rest(buffer: Buffer, position: int, value: int) -> tuple[int, int]:
                 break
             return value, position
     raise ProtocolFault(f"varint over 32 bits before {position}")
-
-
-def _read_uvarint(buffer: Buffer, position: int, bits: int) -> tuple[int, int]:
-    value = shift = 0
-    end = len(buffer)
-    while shift < bits:
-        if not 0 <= position < end:
-            raise ProtocolFault(f"truncated varint at {position}")
-        byte = buffer[position]
-        position += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            if value >> bits:
-                break
-            return value, position
-        shift += 7
-    raise ProtocolFault(f"varint over {bits} bits before {position}")
 
 
 def _read_length(form: Struct, buffer: Buffer, position: int) -> tuple[int, int]:

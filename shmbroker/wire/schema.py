@@ -56,7 +56,6 @@ class Field:
         "fields",
         "is_array",
         "is_ignorable",
-        "is_key",
         "is_plain",
         "name",
         "nullable",
@@ -74,7 +73,6 @@ class Field:
         self.versions = owner_versions
         self.nullable = NO_VERSION
         self.tag: int | None = None
-        self.is_key = "key" in tokens
         self.is_ignorable = "ignorable" in tokens
         self.is_plain = "plain" in tokens
         self.default: Any = [] if self.is_array else {} if self.type == "{}" else 0

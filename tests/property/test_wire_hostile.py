@@ -99,12 +99,9 @@ def test_random_bytes_as_anything_else_are_parsed_or_refused(garbage):
         decode_or_fault(coordinator_records.decode_value, log, 0, view)
     for read in (
         primitives.read_uvarint,
-        primitives.read_varint64,
         primitives.read_string,
         primitives.read_compact_string,
         primitives.read_bytes,
-        primitives.read_compact_bytes,
-        primitives.read_uuid,
         primitives.skip_tagged_fields,
     ):
         decode_or_fault(read, view, 0)

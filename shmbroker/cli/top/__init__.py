@@ -35,7 +35,6 @@ FIRST_INTERVAL_S = 0.25
 """The first frame does not wait for a whole interval."""
 INTERVAL_LEAST_S = 0.1
 ONCE_WIDTH = 160
-ONCE_ROWS = 1 << 20
 
 
 @click.command("top")

@@ -6,6 +6,7 @@ from shmbroker.apis import table
 from shmbroker.apis.contexts import ControllerApi
 from shmbroker.wire import codec
 from shmbroker.wire.error_codes import NOT_CONTROLLER
+from tests.support.unknown_keys import unknown_keys
 
 ROWS = [
     pytest.param(module, version, id=f"{module.NAME}-{version}")
@@ -62,4 +63,4 @@ def test_every_answer_says_not_controller(module: ControllerApi, version: int) -
     rows = [found, *(row for place in places for row in found.get(place, ()))]
     errors = {row["error_code"] for row in rows if "error_code" in row} - {0}
     assert errors == ({NOT_CONTROLLER} if (name, version) != ("ElectLeaders", 0) else set())
-    assert not codec.unknown_keys(name + "Response", answer)
+    assert not unknown_keys(name + "Response", answer)

@@ -14,7 +14,7 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.ipc.peer import Peer
 from shmbroker.logs import seldom
-from shmbroker.security.identity import Identity
+from shmbroker.security.identity import OF_FAMILY, Identity
 from shmbroker.wire import codec
 from shmbroker.wire.api_keys import TIER_LOAD
 
@@ -162,7 +162,7 @@ def test_who_asks_comes_out_as_it_went_in(peer: Peer, identity: Identity) -> Non
 
 
 def test_a_request_of_no_client_is_of_the_family(peer: Peer) -> None:
-    assert ask(peer).identity.is_family
+    assert ask(peer).identity == OF_FAMILY
     assert not ask(peer).identity.may_have_tokens
 
 

@@ -12,7 +12,6 @@ from shmbroker.security.quotas import (
     Held,
     NoFilter,
     QuotaFilter,
-    connection_rate_of,
     quota_of,
 )
 from shmbroker.wire.error_codes import INVALID_REQUEST, UNSUPPORTED_VERSION
@@ -71,15 +70,6 @@ def test_a_client_without_id_has_no_quota_of_client_ids() -> None:
     }
     assert quota_of(quotas, KEY, "alice", "") is None
     assert quota_of(quotas | {entity(None): {KEY: 6.0}}, KEY, "alice", "") == Held("alice", "", 6.0)
-
-
-def test_an_address_has_its_own_connection_rate_or_the_default() -> None:
-    quotas = {entity(ip="10.0.0.7"): {"connection_creation_rate": 3.0}}
-    assert connection_rate_of(quotas, ("10.0.0.7",)) == 3.0
-    assert connection_rate_of(quotas, ("10.0.0.8",)) is None
-    quotas[entity(ip=None)] = {"connection_creation_rate": 9.0}
-    assert connection_rate_of(quotas, ("10.0.0.7",)) == 3.0
-    assert connection_rate_of(quotas, ("10.0.0.8",)) == 9.0
 
 
 def component(kind: str, match_type: int, match: str | None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import pytest
 
 from shmbroker.errors import ProtocolFault
 from shmbroker.wire import codec
+from tests.support.unknown_keys import unknown_keys
 
 
 def test_metadata_request_has_the_bytes_of_the_format():
@@ -220,12 +221,12 @@ def test_unknown_keys_are_found_at_every_depth():
         "topics": [{"partitions": [{"leader": 1}]}],
         "cluster": "c",
     }
-    assert sorted(codec.unknown_keys("MetadataResponse", message)) == [
+    assert sorted(unknown_keys("MetadataResponse", message)) == [
         "MetadataResponse.brokers.nodeid",
         "MetadataResponse.cluster",
         "MetadataResponse.topics.partitions.leader",
     ]
-    assert codec.unknown_keys("FetchRequest", {"replica_state": {"replica": 1}}) == [
+    assert unknown_keys("FetchRequest", {"replica_state": {"replica": 1}}) == [
         "FetchRequest.replica_state.replica"
     ]
 

@@ -21,14 +21,14 @@ def test_line_is_read_as_the_notation_says():
     assert (field.name, field.type, field.is_array) == ("error_message", "string", False)
     assert (field.versions, field.nullable) == ((2, 9), (4, schema.LAST_VERSION))
     assert (field.default, field.tag) == (None, None)
-    assert field.is_key and field.is_ignorable and field.is_plain
+    assert field.is_ignorable and field.is_plain
 
 
 def test_versions_left_out_are_the_owners():
     field = schema.Field("  leader_id int32? @3 =-1", (7, 12))
     assert (field.versions, field.nullable) == ((7, 12), (7, 12))
     assert (field.tag, field.default) == (3, -1)
-    assert not (field.is_key or field.is_ignorable or field.is_plain)
+    assert not (field.is_ignorable or field.is_plain)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_api_keys_agree_with_the_table(api_key):
     name, first, last, flexible_from = api_keys.TABLE[api_key]
     flexible = (flexible_from, schema.LAST_VERSION)
     assert api_keys.name_of(api_key) == name
-    for message_name in (api_keys.request_name(api_key), api_keys.response_name(api_key)):
+    for message_name in (f"{name}Request", f"{name}Response"):
         message = schema.message(message_name)
         assert (message.api_key, message.versions) == (api_key, (first, last))
         expected = schema.NO_VERSION if flexible_from == api_keys.NO_VERSION else flexible
@@ -99,13 +99,11 @@ def test_api_keys_agree_with_the_table(api_key):
 
 def test_every_request_has_an_api_key():
     requests = set(schema.names_of_kind("request").values())
-    assert requests == {api_keys.request_name(api_key) for api_key in api_keys.TABLE}
+    assert requests == {f"{name}Request" for name, *_ in api_keys.TABLE.values()}
 
 
 def test_unknown_api_key_is_named_by_its_number():
     assert api_keys.name_of(999) == "999"
-    with pytest.raises(KeyError):
-        api_keys.request_name(4)
 
 
 def test_error_codes_are_kafkas():
