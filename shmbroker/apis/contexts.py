@@ -1,7 +1,6 @@
 """What an API module may ask of the process that answers: one Protocol for each kind of process.
 
    GatewayContext     a network worker: the metadata image, and who is alive
-   RequestContext     … with what it takes to start a request and to complete it
    BrokerContext      an I/O worker: its partitions, its groups, its log directory
    ControllerContext  the active controller: its decisions, and what it sees of the brokers
 
@@ -32,28 +31,15 @@ if TYPE_CHECKING:
     from shmbroker.groups.coordinator import GroupCoordinator
     from shmbroker.groups.transactions.coordinator import TransactionCoordinator
     from shmbroker.ipc.operation_adapter import Answer, Call, Steps
-    from shmbroker.ipc.passed_files import FileTable
     from shmbroker.ipc.peer import Peer
     from shmbroker.log.log_directory import LogDirectory
     from shmbroker.metadata.changes import MetadataChange
     from shmbroker.metadata.follower import MetadataFollower
-    from shmbroker.metadata.image import MetadataImage, TopicImage
+    from shmbroker.metadata.image import MetadataImage
     from shmbroker.records.end_marker import EndMarker
     from shmbroker.replica.partition import Partition, Partitions
     from shmbroker.security.tokens import TokenKey
     from shmbroker.settings.broker_config import BrokerConfig
-
-    Submit = Callable[[Connection, bytearray, int, int, int, int], bool]
-    """Start the request whose frame without its size is in buffer[start:end]: (connection, buffer,
-    start, end, api version, correlation id). False if it can't be started now: then nothing was
-    done."""
-
-
-class Submits(Protocol):
-    """How requests are started, by API key: a dict, or something that looks closer."""
-
-    def get(self, api_key: int, /) -> Submit | None:
-        """None where this API is not served."""
 
 
 class GatewayContext(Protocol):
@@ -174,79 +160,6 @@ class MetadataLink(ControllerLink, Protocol):
     def catch_up(self) -> list[MetadataChange] | None:
         """One step towards what is committed, for `follower.image`: what has changed, or None
         while there are more."""
-
-
-class RequestContext(GatewayContext, Protocol):
-    """A network worker, as those see it that start operations and complete requests."""
-
-    token: int
-    """The last token that was given to an operation."""
-    append_bytes: int
-    """What the last request with appends has brought: as many as take so long."""
-    pending: dict[int, Request]
-    """Requests that wait for a result, by the token of the operation."""
-    touched: set[Connection]
-    """Connections with an answer that is complete and not yet sent."""
-
-    @property
-    def fetch_bytes_max(self) -> int:
-        """Bytes of records in one answer (`fetch.max.bytes`)."""
-
-    @property
-    def files(self) -> Mapping[int, FileTable]:
-        """Descriptors that I/O workers have passed, by their slot."""
-
-    @property
-    def ahead_ends(self) -> Mapping[int, memoryview]:
-        """One word of each I/O worker, by its slot: AHEAD_ENDS."""
-
-    @property
-    def io_peers(self) -> Mapping[int, Peer]:
-        """The I/O workers, by broker id."""
-
-    @property
-    def fenced(self) -> AbstractSet[int]:
-        """Ids of brokers that run, but hang or stop."""
-
-    @property
-    def link(self) -> ControllerLink:
-        """The way to the active controller."""
-
-    def now(self) -> float:
-        """Monotonic seconds, as of this turn."""
-
-    def follow_metadata(self) -> None:
-        """Bring `image` up to what is committed."""
-
-    def io_peer(self, connection: Connection) -> Peer | None:
-        """The I/O worker of the connection's port, None while it is down."""
-
-    def topic_of(self, topic: Mapping[str, Any], by_id: bool) -> TopicImage | None:
-        """The image of a topic that a request names or gives the id of."""
-
-    def leader_hint(self, name: str, topic_id: bytes, index: int) -> tuple[int, int] | None:
-        """Leader and leader epoch of a partition, for the CurrentLeader tag (KIP-951)."""
-
-    def node_endpoints(
-        self, connection: Connection, leaders: set[int]
-    ) -> list[tuple[int, str, int, str | None]]:
-        """(id, host, port, rack) of those of the leaders that are alive."""
-
-    def add_leader_hints(
-        self,
-        connection: Connection,
-        topics: list[dict[str, Any]],
-        rows: str,
-        index: str,
-        body: dict[str, Any],
-    ) -> None:
-        """Add CurrentLeader and NodeEndpoints where an answer says NOT_LEADER_OR_FOLLOWER."""
-
-    def flush(self, connection: Connection) -> None:
-        """Send the answers that are complete."""
-
-    def close_connection(self, connection: Connection, reason: str) -> None:
-        """End a connection for a fault of its client."""
 
 
 class BrokerContext(Protocol):

@@ -25,8 +25,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from shmbroker.apis.contexts import Api, Submit
+    from shmbroker.apis.contexts import Api
     from shmbroker.gateway.connection import Connection
+    from shmbroker.gateway.ports import Submit
 
 AUTO_CREATE_VERSION = 7
 """The version of CreateTopics that a gateway asks with."""

@@ -28,12 +28,12 @@ from shmbroker.security.identity import Identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shmbroker.apis.contexts import Submits
     from shmbroker.gateway.door import Stranger
     from shmbroker.gateway.fetch_ahead import ToldSlices
     from shmbroker.gateway.fetch_session import FetchSession
     from shmbroker.gateway.inflight import Bytes, Part, Request
     from shmbroker.gateway.listener import Listener
+    from shmbroker.gateway.ports import Submits
     from shmbroker.gateway.produce_known import FastProduce
     from shmbroker.gateway.quotas import Throttle
 

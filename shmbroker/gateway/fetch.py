@@ -85,10 +85,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from shmbroker.apis.contexts import RequestContext
     from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.fetch_answer import Answer
     from shmbroker.gateway.fetch_rows import Asked
+    from shmbroker.gateway.ports import RequestContext
     from shmbroker.ipc.peer import Peer
     from shmbroker.metadata.image import MetadataImage, TopicImage
 

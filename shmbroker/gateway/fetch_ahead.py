@@ -28,9 +28,9 @@ from shmbroker.known import Known
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shmbroker.apis.contexts import RequestContext
     from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.fetch_known import KnownFetch
+    from shmbroker.gateway.ports import RequestContext
     from shmbroker.ipc.peer import Peer
 
 TOLD_S = 0.05

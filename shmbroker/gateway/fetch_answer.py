@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from shmbroker.apis.contexts import RequestContext
     from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.inflight import Part
+    from shmbroker.gateway.ports import RequestContext
 
     Answer = list[Any]
     """What is answered about one partition; the constants `A_…` name its places. It is a list,

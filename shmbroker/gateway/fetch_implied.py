@@ -40,12 +40,12 @@ from shmbroker.wire.primitives import array_head
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shmbroker.apis.contexts import RequestContext
     from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.fetch_answer import Answer, Topics
     from shmbroker.gateway.fetch_request import FetchRequest
     from shmbroker.gateway.fetch_rows import Asked, Row
     from shmbroker.gateway.fetch_session import FetchSession
+    from shmbroker.gateway.ports import RequestContext
 
     Name = str | bytes
     """A topic's name, or its id from version 13 on."""

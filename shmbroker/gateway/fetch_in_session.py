@@ -51,12 +51,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
-    from shmbroker.apis.contexts import RequestContext
     from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.fetch_answer import Answer, Topics
     from shmbroker.gateway.fetch_request import Wanted
     from shmbroker.gateway.fetch_rows import Asked
     from shmbroker.gateway.fetch_session import FetchSession, FetchSessions
+    from shmbroker.gateway.ports import RequestContext
     from shmbroker.ipc.peer import Peer
     from shmbroker.metadata.image import TopicImage
 

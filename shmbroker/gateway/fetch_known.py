@@ -56,10 +56,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from shmbroker.apis.contexts import RequestContext
     from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.fetch_rows import Asked
     from shmbroker.gateway.inflight import Part
+    from shmbroker.gateway.ports import RequestContext
     from shmbroker.ipc.passed_files import FileTable, OpenFile
     from shmbroker.ipc.peer import Peer
 

@@ -26,13 +26,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from shmbroker.apis.contexts import RequestContext
     from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.fetch_answer import Answer
     from shmbroker.gateway.fetch_known import KnownFetch
     from shmbroker.gateway.fetch_rows import Asked
     from shmbroker.gateway.fetch_session import FetchSession
     from shmbroker.gateway.guard import Guard
+    from shmbroker.gateway.ports import RequestContext
     from shmbroker.gateway.quotas import Throttle
     from shmbroker.ipc.peer import Peer
 

@@ -43,8 +43,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shmbroker.apis.contexts import Api, GatewayApi, RequestContext, Submit
+    from shmbroker.apis.contexts import Api, GatewayApi
     from shmbroker.gateway.listener import Listener
+    from shmbroker.gateway.ports import RequestContext, Submit
 
 
 class PlainApis:

@@ -82,9 +82,8 @@ from shmbroker.wire.api_keys import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shmbroker.apis.contexts import Submit
     from shmbroker.gateway.lending import Lending
-    from shmbroker.gateway.ports import Brokers, Siblings
+    from shmbroker.gateway.ports import Brokers, Siblings, Submit
     from shmbroker.gateway.tls import TlsListeners
 
 logger = logging.getLogger(__name__)

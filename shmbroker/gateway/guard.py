@@ -29,8 +29,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from shmbroker.apis.contexts import Api, Submit
+    from shmbroker.apis.contexts import Api
     from shmbroker.gateway.connection import Connection
+    from shmbroker.gateway.ports import Submit
     from shmbroker.metadata.image import MetadataImage
     from shmbroker.security.access.asker import Message, Rule
     from shmbroker.settings.broker_config import BrokerConfig

@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from shmbroker.apis.contexts import RequestContext
     from shmbroker.gateway.connection import Connection
+    from shmbroker.gateway.ports import RequestContext
 
     Detail = tuple[str | None, Sequence[tuple[int, str]]]
     """Why a batch is refused, and which records of it for what."""

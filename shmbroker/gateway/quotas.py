@@ -47,12 +47,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from shmbroker.apis.contexts import Submit
     from shmbroker.clock import Clock
     from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.event_loop import EventLoop
     from shmbroker.gateway.inflight import Request
     from shmbroker.gateway.later import Later
+    from shmbroker.gateway.ports import Submit
     from shmbroker.metadata.image import MetadataImage
     from shmbroker.shm.counters import Tally
     from shmbroker.shm.quota_counts import QuotaCounts

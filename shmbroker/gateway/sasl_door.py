@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from shmbroker.apis.contexts import Submit, Submits
     from shmbroker.clock import Clock
     from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.event_loop import EventLoop
     from shmbroker.gateway.later import Later
+    from shmbroker.gateway.ports import Submit, Submits
     from shmbroker.security.sasl.offered import Offered, Tokens
     from shmbroker.security.sasl.outcome import Mechanism
     from shmbroker.security.sasl.scram import ScramUsers

@@ -24,10 +24,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shmbroker.apis.contexts import Submit
     from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.guard import Denial
     from shmbroker.gateway.inflight import PlainRequest
+    from shmbroker.gateway.ports import Submit
     from shmbroker.metadata.image import MetadataImage
     from shmbroker.settings.broker_config import BrokerConfig
     from shmbroker.shm.counters import Tally

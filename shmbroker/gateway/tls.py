@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable, Mapping
 
-    from shmbroker.apis.contexts import Submit
     from shmbroker.gateway.connection import Connection, Traffic
     from shmbroker.gateway.event_loop import EventLoop
     from shmbroker.gateway.listener import Listener
+    from shmbroker.gateway.ports import Submit
     from shmbroker.gateway.tls_context import Print
     from shmbroker.settings.broker_config import BrokerConfig
 

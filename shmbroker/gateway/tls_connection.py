@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping
 
-    from shmbroker.apis.contexts import Submit
     from shmbroker.gateway.connection import Traffic
     from shmbroker.gateway.listener import Listener
+    from shmbroker.gateway.ports import Submit
     from shmbroker.gateway.tls import TlsSide
 
 PIECE_BYTES = 64 * 1024
