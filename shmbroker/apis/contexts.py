@@ -7,6 +7,8 @@
 Rules of this file:
 * An API module is given one of these and nothing else, so a test can give it a plain object.
 * What only one module needs still stands here: the list shows what a request can reach.
+* The coordinators, the active controller and the remote store's part are handed out whole. An API
+  of theirs is one call of one of their methods: a list of these would say the same twice.
 """
 
 from __future__ import annotations
@@ -19,10 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from typing import Any
 
-    from shmbroker.broker.partition_store import PartitionStore
     from shmbroker.broker.tier_port import Tier
     from shmbroker.controller.active_controller import ActiveController
-    from shmbroker.controller.broker_watch import BrokerWatch
     from shmbroker.errors import StorageFault
     from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.guard import Guard
@@ -162,6 +162,18 @@ class MetadataLink(ControllerLink, Protocol):
         while there are more."""
 
 
+class Store(Protocol):
+    """The store of an I/O worker's logs (`broker.partition_store`), as much as APIs see of it."""
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether the directory is offline, for a fault of its disk."""
+
+    def delete_records(self, partition: Partition, offset: int, /) -> int | None:
+        """Raise the log start offset (-1: to the high watermark); what it is then, None if that is
+        out of range."""
+
+
 class BrokerContext(Protocol):
     """An I/O worker, as the APIs see it that need its logs or its groups."""
 
@@ -186,8 +198,8 @@ class BrokerContext(Protocol):
         """The transactional ids that this broker coordinates."""
 
     @property
-    def store(self) -> PartitionStore:
-        """The store that opens and deletes the logs, and flushes them."""
+    def store(self) -> Store:
+        """The store of the logs."""
 
     @property
     def log_directory(self) -> LogDirectory:
@@ -235,6 +247,16 @@ class BrokerContext(Protocol):
         """Call back when producer ids have come; False if there is nothing to wait for."""
 
 
+class ShownBrokers(Protocol):
+    """The brokers, as far as shared memory shows them (`controller.broker_watch`)."""
+
+    def pending(self) -> AbstractSet[int]:
+        """The brokers that may not have registered since the family started, and can."""
+
+    def has_served(self, number: int, /) -> bool:
+        """Whether one has followed the metadata since the family started."""
+
+
 class ControllerContext(Protocol):
     """The active controller, as the APIs see it that it answers.
 
@@ -247,7 +269,7 @@ class ControllerContext(Protocol):
         """What decides; what it has decided is durable when it returns."""
 
     @property
-    def brokers(self) -> BrokerWatch:
+    def brokers(self) -> ShownBrokers:
         """What shared memory shows of the brokers."""
 
     def now_ms(self) -> int:
