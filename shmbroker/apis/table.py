@@ -7,6 +7,8 @@ Rules of this file:
   does with an API it does not know.
 """
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 from shmbroker.apis.broker import (
@@ -84,6 +86,12 @@ from shmbroker.apis.gateway import (
     sasl_handshake,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    NamesOf = Callable[[dict[str, Any]], list[str] | None]
+
 
 class HotApi(NamedTuple):
     """The head of an API that is no module like the others."""
@@ -159,38 +167,58 @@ IN_IO_WORKER: tuple[BrokerApi, ...] = (
 WITH_STANDING_ANSWERS: tuple[BrokerApi, ...] = (heartbeat, consumer_group_heartbeat)
 """APIs whose answer the network worker may give again (`shm.standing`)."""
 
-GROUP_KEYS = frozenset(
-    module.API_KEY
-    for module in (
-        offset_commit,
-        offset_fetch,
-        join_group,
-        heartbeat,
-        leave_group,
-        sync_group,
-        describe_groups,
-        list_groups,
-        txn_offset_commit,
-        delete_groups,
-        offset_delete,
-        consumer_group_heartbeat,
-        consumer_group_describe,
-    )
-)
-"""APIs that a group coordinator answers from the log of its partition."""
+GROUPS_OF: dict[int, NamesOf] = {
+    offset_commit.API_KEY: lambda body: [body["group_id"]],
+    offset_fetch.API_KEY: lambda body: _each("group_id", body["groups"]) or [body["group_id"]],
+    join_group.API_KEY: lambda body: [body["group_id"]],
+    heartbeat.API_KEY: lambda body: [body["group_id"]],
+    leave_group.API_KEY: lambda body: [body["group_id"]],
+    sync_group.API_KEY: lambda body: [body["group_id"]],
+    describe_groups.API_KEY: lambda body: body["groups"],
+    list_groups.API_KEY: lambda body: None,
+    txn_offset_commit.API_KEY: lambda body: [body["group_id"]],
+    delete_groups.API_KEY: lambda body: body["groups_names"],
+    offset_delete.API_KEY: lambda body: [body["group_id"]],
+    consumer_group_heartbeat.API_KEY: lambda body: [body["group_id"]],
+    consumer_group_describe.API_KEY: lambda body: body["group_ids"],
+}
+"""APIs that a group coordinator answers from the log of its partition, by key: the groups that a
+request is about; None: all that there are."""
 
-TRANSACTION_KEYS = frozenset(
-    module.API_KEY
-    for module in (
-        init_producer_id,
-        add_partitions_to_txn,
-        add_offsets_to_txn,
-        end_txn,
-        describe_transactions,
-        list_transactions,
-    )
+TRANSACTIONS_OF: dict[int, NamesOf] = {
+    init_producer_id.API_KEY: lambda body: _one_of(body["transactional_id"]),
+    add_partitions_to_txn.API_KEY: lambda body: (
+        _each("transactional_id", body["transactions"])
+        or _one_of(body["v3_and_below_transactional_id"])
+    ),
+    add_offsets_to_txn.API_KEY: lambda body: [body["transactional_id"]],
+    end_txn.API_KEY: lambda body: [body["transactional_id"]],
+    describe_transactions.API_KEY: lambda body: body["transactional_ids"],
+    list_transactions.API_KEY: lambda body: None,
+}
+"""APIs that a transaction coordinator answers from the log of its partition, by key: the
+transactional ids that a request is about; None: all that there are."""
+
+WAITING = (join_group.API_KEY, sync_group.API_KEY)
+"""Requests that wait for other clients: a broker that stops does not wait for their answers, as
+their senders look for another coordinator anyway."""
+
+SOON_ANSWERED = (
+    add_partitions_to_txn.API_KEY,
+    end_txn.API_KEY,
+    offset_commit.API_KEY,
+    offset_fetch.API_KEY,
 )
-"""APIs that a transaction coordinator answers from the log of its partition."""
+"""Requests that take about as long as a small append: a network worker waits awake for the answer.
+Most are one, to a coordinator's topic."""
+
+ASKED_BY_GUESTS = (
+    PRODUCE.API_KEY,
+    FETCH.API_KEY,
+    offset_commit.API_KEY,
+    offset_fetch.API_KEY,
+)
+"""What a lent connection may ask for, without coming home (`gateway.lending`)."""
 
 ON_CONTROL_SOCKET: tuple[BrokerApi, ...] = (list_segments,)
 """Served by I/O workers too, but only to those who may open the control socket."""
@@ -238,25 +266,13 @@ CONTROLLER_APIS = {module.API_KEY: module for module in IN_CONTROLLER}
 """APIs that clients may ask a controller for, by key."""
 
 
-def group_ids_of(body: dict[str, Any]) -> list[str] | None:
-    """The groups that a request of GROUP_KEYS is about; None: all that there are."""
-    if "group_id" in body and not body.get("groups"):
-        return [body["group_id"]]
-    found = body.get("groups") or body.get("group_ids") or body.get("groups_names")
-    if not found:
-        return None
-    return [group["group_id"] if isinstance(group, dict) else group for group in found]
+def _each(key: str, rows: list[dict[str, Any]]) -> list[str]:
+    return [row[key] for row in rows]
 
 
-def transactional_ids_of(body: dict[str, Any]) -> list[str] | None:
-    """The transactional ids that a request of TRANSACTION_KEYS is about; None: all there are."""
-    if "state_filters" in body:
-        return None
-    found = body.get("transactional_ids") or body.get("transactions")
-    if found:
-        return [row["transactional_id"] if isinstance(row, dict) else row for row in found]
-    one = body.get("transactional_id") or body.get("v3_and_below_transactional_id")
-    return [one] if one else []
+def _one_of(name: str | None) -> list[str]:
+    """Null or empty is none: an idempotent producer has no transactional id."""
+    return [name] if name else []
 
 
 def advertised() -> list[dict[str, Any]]:

@@ -40,10 +40,10 @@ def executor_of(broker: Broker) -> Executor:
 
 def handler_of(broker: Broker, module: BrokerApi) -> Handler:
     """What answers one API; of a coordinator's, with what holds the answer and for which names."""
-    if module.API_KEY in table.GROUP_KEYS:
-        hold, names_of = broker.groups.hold, table.group_ids_of
-    elif module.API_KEY in table.TRANSACTION_KEYS:
-        hold, names_of = broker.transactions.hold, table.transactional_ids_of
+    if module.API_KEY in table.GROUPS_OF:
+        hold, names_of = broker.groups.hold, table.GROUPS_OF[module.API_KEY]
+    elif module.API_KEY in table.TRANSACTIONS_OF:
+        hold, names_of = broker.transactions.hold, table.TRANSACTIONS_OF[module.API_KEY]
     else:
         return partial(module.answer, broker)
 

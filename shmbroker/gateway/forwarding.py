@@ -21,7 +21,6 @@ from shmbroker.errors import BrokerGoneFault, ProtocolFault
 from shmbroker.gateway.audited import AUTO_CREATE_VERSION
 from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.inflight import PlainRequest
-from shmbroker.gateway.lending import ASKED_BY_GUESTS
 from shmbroker.gateway.recogniser import key_of
 from shmbroker.gateway.standing import REQUEST_BYTES_MAX, StandingRepeats
 from shmbroker.ipc.control_socket import broker_of
@@ -193,7 +192,7 @@ class PlainApis:
         gateway = self.gateway
         identity = _packed_identity(connection)
         request = PlainRequest(connection, api_key, version, correlation_id)
-        if api_key not in ASKED_BY_GUESTS:
+        if api_key not in table.ASKED_BY_GUESTS:
             connection.asked_other_at = gateway.now()
         else:
             connection.asked_offsets_at = gateway.now()

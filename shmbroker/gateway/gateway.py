@@ -35,7 +35,6 @@ from typing import Any
 
 from shmbroker import logs, signs
 from shmbroker.apis import table
-from shmbroker.apis.broker import join_group, sync_group
 from shmbroker.apis.contexts import MetadataLink
 from shmbroker.clock import Clock
 from shmbroker.gateway import fetch, produce
@@ -73,12 +72,6 @@ from shmbroker.shm.counters import (
     STATE_UNABLE,
 )
 from shmbroker.shm.latencies import SAMPLED, Latencies, table_bytes
-from shmbroker.wire.api_keys import (
-    ADD_PARTITIONS_TO_TXN,
-    END_TXN,
-    OFFSET_COMMIT,
-    OFFSET_FETCH,
-)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,14 +82,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SWEEP_INTERVAL_S = 1.0
-WAITING_APIS = (join_group.API_KEY, sync_group.API_KEY)
-"""Requests that wait for other clients: their senders look for another coordinator anyway."""
 APPEND_BYTES_MAX = 64 * 1024
 """The largest append whose answer is waited for awake: a larger one takes several times as long."""
 SOCKETS_BETWEEN = (16, 2)
 """An answer comes from a ring, the request after it from a socket."""
-SOON_ANSWERED = (ADD_PARTITIONS_TO_TXN, END_TXN, OFFSET_COMMIT, OFFSET_FETCH)
-"""Requests that take about as long as a small append: most are one, to a coordinator's topic."""
 RETRY_S = 0.02
 FRAMES_BUFFERED_BYTES_MAX = 48 << 20
 """What all network workers hold of frames that are still arriving, unless queued.max.request.bytes
@@ -369,7 +358,7 @@ class Gateway:
             self.member.say_stopping()
             loop.stop_reading()
             self.results.end_waiting_reads()
-        requests = sum(request.api_key not in WAITING_APIS for request in self.pending.values())
+        requests = sum(request.api_key not in table.WAITING for request in self.pending.values())
         unread = [one.unsent_bytes() for one in loop.connections.values() if one.out]
         if self._drain.is_over(now, requests, sum(unread)):
             self.is_over = True
@@ -390,7 +379,7 @@ class Gateway:
         if pending:
             api_key = pending[next(reversed(pending))].api_key
             is_small = self.append_bytes <= APPEND_BYTES_MAX
-            waits = is_small if api_key == produce.API_KEY else api_key in SOON_ANSWERED
+            waits = is_small if api_key == produce.API_KEY else api_key in table.SOON_ANSWERED
         came = self.awake.look(waits)
         if came == NOTHING:
             return None

@@ -21,9 +21,9 @@ from __future__ import annotations
 import os
 import socket
 
+from shmbroker.apis import table
 from shmbroker.gateway.connection import Connection, Meaning, StraightRow
 from shmbroker.gateway.lending import (
-    ASKED_BY_GUESTS,
     ENDED,
     HOME,
     RESTING,
@@ -106,7 +106,7 @@ class Guests:
         """Messages that a passage had no room for: slot, message."""
         submit = gateway.tables.submit
         asked = dict.fromkeys(submit, self._needs_home)
-        self.submit = asked | {key: submit[key] for key in ASKED_BY_GUESTS}
+        self.submit = asked | {key: submit[key] for key in table.ASKED_BY_GUESTS}
         self._rested_at = now = gateway.clock.monotonic()
         self.next_look = now + WINDOW_S
         self._busy = Busy(now, worked_s, cores)

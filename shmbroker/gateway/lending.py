@@ -43,7 +43,6 @@ from typing import NamedTuple, Protocol
 from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.poller import EPOLLIN
 from shmbroker.ipc.busy import Busy, next_rest
-from shmbroker.wire.api_keys import FETCH, OFFSET_COMMIT, OFFSET_FETCH, PRODUCE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
     from shmbroker.gateway.gateway import Gateway
     from shmbroker.ipc.passage import Passage
 
-ASKED_BY_GUESTS = (PRODUCE, FETCH, OFFSET_COMMIT, OFFSET_FETCH)
 LENT, HOME, ENDED = range(3)
 """What a message is about, its first value."""
 MARKS = 1024

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import pytest
 
@@ -66,6 +67,36 @@ def test_every_module_is_in_the_table_once():
         *table.OF_BROKERS,
     )
     assert sorted(map(id_of, listed)) == sorted(map(id_of, MODULES))
+
+
+def keys_of(*rows):
+    return {module.API_KEY for row in rows for module in row}
+
+
+def test_what_is_said_of_some_apis_is_said_of_served_ones():
+    in_worker = keys_of(table.IN_IO_WORKER)
+    assert in_worker >= {*table.GROUPS_OF, *table.TRANSACTIONS_OF}
+    assert in_worker >= {*table.WAITING, *table.SOON_ANSWERED}
+    assert in_worker | keys_of(table.HOT) >= {*table.ASKED_BY_GUESTS}
+    assert in_worker >= keys_of(table.WITH_STANDING_ANSWERS)
+    assert keys_of(table.IN_NETWORK_WORKER, table.UNADVERTISED) >= keys_of(table.AFRESH)
+    assert keys_of(table.ON_CONTROL_SOCKET, table.IN_NETWORK_WORKER) >= table.FOR_READERS
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "held"),
+    [("groups", table.GROUPS_OF), ("transactions", table.TRANSACTIONS_OF)],
+)
+def test_whom_a_coordinators_answer_is_about_is_in_the_table(coordinator, held):
+    asking = {
+        module.API_KEY
+        for module in table.IN_IO_WORKER
+        if re.search(
+            rf"\bbroker\.{coordinator}\.", Path(module.__file__).read_text(encoding="utf-8")
+        )
+    }
+    # The marker itself waits for the replicas: `BrokerContext.when_replicated`.
+    assert asking - {api_keys.WRITE_TXN_MARKERS} == set(held)
 
 
 def test_table_is_in_api_key_order():

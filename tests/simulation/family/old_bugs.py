@@ -80,8 +80,8 @@ OLD_BUGS = (
         (
             Change(
                 "shmbroker.broker.execution:handler_of",
-                "if module.API_KEY in table.GROUP_KEYS:",
-                "if broker.peers.siblings and module.API_KEY in table.GROUP_KEYS:",
+                "if module.API_KEY in table.GROUPS_OF:",
+                "if broker.peers.siblings and module.API_KEY in table.GROUPS_OF:",
             ),
             Change(
                 "shmbroker.broker.append_acks:AppendAcks.on_stored",

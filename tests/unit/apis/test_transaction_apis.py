@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from shmbroker.apis import table
 from shmbroker.apis.broker import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -407,19 +406,3 @@ def test_many_ids_are_listed_in_steps(broker: Any) -> None:
     assert count == 2
     found = [row["transactional_id"] for row in answer["transaction_states"]]
     assert found == [f"id-{n}" for n in range(1_200) if str(n).startswith("1")]
-
-
-@pytest.mark.parametrize(
-    ("body", "ids"),
-    [
-        ({"transactional_id": None, "producer_id": -1}, []),
-        ({"transactional_id": "a"}, ["a"]),
-        ({"transactional_ids": ["a", "b"]}, ["a", "b"]),
-        ({"transactional_ids": []}, []),
-        ({"transactions": [{"transactional_id": "a"}]}, ["a"]),
-        ({"transactions": [], "v3_and_below_transactional_id": "a"}, ["a"]),
-        ({"state_filters": [], "producer_id_filters": []}, None),
-    ],
-)
-def test_whom_an_answer_waits_for(body: dict[str, Any], ids: list[str] | None) -> None:
-    assert table.transactional_ids_of(body) == ids
