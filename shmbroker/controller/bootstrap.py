@@ -19,7 +19,7 @@ from shmbroker.controller.decisions.configs import config_record
 from shmbroker.log.checkpoints import sync_directory
 from shmbroker.metadata.image import BROKER_RESOURCE
 from shmbroker.records.batch import iterate_batches, iterate_records
-from shmbroker.records.batch_layout import CONTROL_BIT
+from shmbroker.records.batch_layout import CONTROL_BIT, H_ATTRIBUTES
 from shmbroker.signs import waiting_for_disk
 from shmbroker.wire.metadata_records import decode_metadata_record
 
@@ -73,7 +73,7 @@ def users_of(node_directory: str) -> list[MetadataRecord]:
     except FileNotFoundError:
         return found
     for position, header in iterate_batches(data):
-        if header[5] & CONTROL_BIT:
+        if header[H_ATTRIBUTES] & CONTROL_BIT:
             continue
         for _, _, _, value, _ in iterate_records(data, position):
             name, version, fields = decode_metadata_record(value or b"")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from shmbroker.errors import ProtocolFault
 from shmbroker.log.file_names import LOG, file_name
 from shmbroker.log.places import end_in
@@ -103,12 +105,19 @@ def _record_in(
     return first_not_older(segment.batch_at(position), timestamp, log.log_start_offset)
 
 
-def segments_up_to(log: PartitionLog, end_offset: int) -> list[tuple[str, int, int, int, int, int]]:
-    """(file name, inode, base offset, end offset, valid bytes, max timestamp) of each segment.
+class ListedSegment(NamedTuple):
+    """A segment, as a reader outside the family is told of it: what this names never changes."""
 
-    For readers outside the family: nothing in it is at or beyond `end_offset`, and what it
-    names never changes.
-    """
+    file_name: str
+    inode: int
+    base_offset: int
+    end_offset: int
+    valid_bytes: int
+    max_timestamp: int
+
+
+def segments_up_to(log: PartitionLog, end_offset: int) -> list[ListedSegment]:
+    """The segments with records below `end_offset`, and no more of them than that."""
     result = []
     for segment in log.segments:
         if segment.base_offset >= end_offset or not segment.size:
@@ -119,7 +128,7 @@ def segments_up_to(log: PartitionLog, end_offset: int) -> list[tuple[str, int, i
             end, valid_bytes = end_offset, end_in(log, segment, end_offset)
         if valid_bytes:
             result.append(
-                (
+                ListedSegment(
                     file_name(segment.base_offset, LOG),
                     segment.inode,
                     segment.base_offset,

@@ -24,7 +24,14 @@ from shmbroker.log.file_names import (
     TIME_INDEX,
     TXN_INDEX,
 )
-from shmbroker.records.batch_layout import BATCH_HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC
+from shmbroker.records.batch_layout import (
+    BATCH_HEADER,
+    H_LENGTH,
+    H_MAGIC,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+)
 
 EPOCHS = LEADER_EPOCH_CHECKPOINT
 META_PROPERTIES = "meta.properties"
@@ -124,8 +131,8 @@ def read_batches(path: str) -> Iterator[Batch]:
                 if len(data) < HEADER_SIZE:
                     break
             header = BATCH_HEADER.unpack_from(data, at)
-            size = header[1] + LOG_OVERHEAD
-            if header[3] != MAGIC or size < HEADER_SIZE:
+            size = header[H_LENGTH] + LOG_OVERHEAD
+            if header[H_MAGIC] != MAGIC or size < HEADER_SIZE:
                 break
             if size > end - position:
                 raise CorruptFault(

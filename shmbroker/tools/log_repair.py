@@ -46,7 +46,12 @@ from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.quarantine import put_aside, quarantine_of
 from shmbroker.log.segment import OFFSETS_MAX
 from shmbroker.metadata.topic_names import METADATA_TOPIC
-from shmbroker.records.batch_layout import ATTRIBUTES_POSITION
+from shmbroker.records.batch_layout import (
+    ATTRIBUTES_POSITION,
+    H_BASE_OFFSET,
+    H_CRC,
+    H_LAST_OFFSET_DELTA,
+)
 from shmbroker.tools import log_files
 from shmbroker.tools.log_dump import dump
 from shmbroker.tools.log_verify import Checkpoints, verify
@@ -246,8 +251,11 @@ def _begins_well(directory: str, base: int) -> bool:
     path = os.path.join(directory, file_name(base, LOG))
     try:
         for _, header, data in log_files.read_batches(path):
-            is_right = crc32c(data[ATTRIBUTES_POSITION:]) == header[4]
-            return is_right and header[6] >= 0 and 0 <= header[0] - base < OFFSETS_MAX
+            return (
+                crc32c(data[ATTRIBUTES_POSITION:]) == header[H_CRC]
+                and header[H_LAST_OFFSET_DELTA] >= 0
+                and 0 <= header[H_BASE_OFFSET] - base < OFFSETS_MAX
+            )
     except CorruptFault:
         pass
     return False

@@ -32,7 +32,12 @@ from shmbroker.log.checkpoints import (
 from shmbroker.log.file_names import DELETE, mark_of, parse_partition_directory, partition_directory
 from shmbroker.log.segment import OFFSETS_MAX
 from shmbroker.records.batch import iterate_records
-from shmbroker.records.batch_layout import ATTRIBUTES_POSITION
+from shmbroker.records.batch_layout import (
+    ATTRIBUTES_POSITION,
+    H_BASE_OFFSET,
+    H_COUNT,
+    H_MAX_TIMESTAMP,
+)
 from shmbroker.tools import log_files
 from shmbroker.tools.log_dump import dump
 
@@ -223,16 +228,16 @@ class _Walk:
         by_time = _Entries(stem + log_files.TIME_INDEX, base) if is_segment else None
         for position, header, data in log_files.read_batches(path):
             self._batch(path, position, header, data)
-            end = self.end_offset
+            base_offset, end = header[H_BASE_OFFSET], self.end_offset
             if following is not None and end > following:
                 raise CorruptFault(
-                    f"{path} at position {position}: offsets {header[0]} to {end - 1}, and the "
+                    f"{path} at position {position}: offsets {base_offset} to {end - 1}, and the "
                     f"next segment begins at {following}"
                 )
             if by_position:
-                by_position.check_position(position, header[0])
+                by_position.check_position(position, base_offset)
             if by_time:
-                by_time.check_time(header[0], end - 1, header[8])
+                by_time.check_time(base_offset, end - 1, header[H_MAX_TIMESTAMP])
         for entries in (by_position, by_time):
             if entries:
                 entries.check_end()
@@ -265,7 +270,7 @@ class _Walk:
         self.end_offset = base_offset + last_delta + 1
         self.leader_epoch = leader_epoch
         self.batches += 1
-        self.records += header[12]
+        self.records += header[H_COUNT]
         self.bytes += len(data)
 
     def index_alone(self, path: str) -> None:

@@ -66,16 +66,9 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
             found["last_stable_offset"] = partition.last_stable_offset
             found["directory"] = str(log.directory)
             found["segments"] = [
-                {
-                    "file_name": segment[0],
-                    "inode": segment[1],
-                    "base_offset": segment[2],
-                    "end_offset": segment[3],
-                    "valid_bytes": segment[4],
-                    "max_timestamp": segment[5],
-                }
+                segment._asdict()
                 for segment in segments_up_to(log, partition.high_watermark)
-                if segment[3] > first_offset
+                if segment.end_offset > first_offset
             ]
     stop_ms = min(body.get("stop_ms", 0), STOP_MS_MAX)
     until_ns = looked_ns + stop_ms * 1_000_000
