@@ -29,13 +29,14 @@ Rules of this file:
 
 from collections.abc import Callable
 
-from shmbroker.broker.append_acks import ACKS_ALL, AppendAcks
+from shmbroker.broker.append_acks import AppendAcks
 from shmbroker.broker.append_answers import answer, refuse
 from shmbroker.broker.append_checks import look_closer
 from shmbroker.broker.append_parts import AppendParts
 from shmbroker.broker.unverified import HeldBatches, Unverified
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import (
+    ACKS_ALL,
     APPEND_BATCH_AT,
     APPEND_FLAG_PARTS,
     APPEND_FLAG_TRANSACTIONAL,

@@ -16,6 +16,7 @@ from __future__ import annotations
 from shmbroker.broker.append_answers import answer, refuse
 from shmbroker.broker.delayed_produce import DelayedProduces
 from shmbroker.broker.group_commit import GroupCommit
+from shmbroker.ipc.operation_layout import ACKS_ALL
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
     Waiting = tuple[int, Partition, int, int, int]
     """An ack: token, partition, base offset, end offset, how long it waits in ms."""
-
-ACKS_ALL = -1
 
 
 class AppendAcks:

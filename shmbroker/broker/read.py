@@ -28,12 +28,12 @@ from shmbroker.broker.read_lookup import (
     P_HIGH_WATERMARK,
     P_KEY,
     P_LOG_START_OFFSET,
-    READ_COMMITTED,
     ReadRefusal,
 )
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import (
     READ_ABORTED,
+    READ_COMMITTED,
     READ_DONE,
     READ_DONE_HEAD,
     READ_FLAG_AHEAD,

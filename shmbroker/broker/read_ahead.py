@@ -19,9 +19,14 @@ Rules of this file:
 
 from __future__ import annotations
 
-from shmbroker.broker.read_lookup import P_BYTES_MAX, P_LAST_FETCHED_EPOCH, READ_COMMITTED
+from shmbroker.broker.read_lookup import P_BYTES_MAX, P_LAST_FETCHED_EPOCH
 from shmbroker.errors import StorageFault
-from shmbroker.ipc.operation_layout import READ_AHEAD, READ_AHEAD_HEAD, READ_AHEAD_ROW
+from shmbroker.ipc.operation_layout import (
+    READ_AHEAD,
+    READ_AHEAD_HEAD,
+    READ_AHEAD_ROW,
+    READ_COMMITTED,
+)
 from shmbroker.log.lookups import offset_at
 from shmbroker.log.residency import ColdBytes, allow_waiting, refuse_waiting
 

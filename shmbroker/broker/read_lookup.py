@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, Protocol, final
 
 from shmbroker.broker.tier_port import NoTier
 from shmbroker.errors import StorageFault
+from shmbroker.ipc.operation_layout import READ_COMMITTED
 from shmbroker.log.lookups import aborted_in
 from shmbroker.log.places import end_in
 from shmbroker.log.residency import ColdBytes, allow_waiting, refuse_waiting
@@ -83,9 +84,6 @@ look at another opens its file and reads there, which was most of what a fetch o
 
 ENOUGH = 1 << 31
 """More than any READ waits for."""
-
-READ_COMMITTED = 1
-"""The isolation level."""
 
 _OUT_OF_RANGE = error_codes.OFFSET_OUT_OF_RANGE
 

@@ -22,8 +22,9 @@ Rules of this file:
 from __future__ import annotations
 
 from shmbroker.broker.read import DelayedRead
-from shmbroker.broker.read_lookup import P_KEY, P_KNOWN, P_OFFSET, READ_COMMITTED, ReadRefusal
+from shmbroker.broker.read_lookup import P_KEY, P_KNOWN, P_OFFSET, ReadRefusal
 from shmbroker.ipc.operation_layout import (
+    READ_COMMITTED,
     READ_DONE,
     READ_DONE_HEAD,
     READ_FLAG_NEW,

@@ -74,10 +74,10 @@ RESTING = 10_000
 """Added to the room that is said: only who goes a straight way is taken for a while."""
 AT_ONCE = 4
 """The part that is lent at one look of those who go a straight way: one in so many, or one."""
-RESTS_S = (0.5, 8.0)
+STAYS_S = (0.5, 8.0)
 """How long one that came home stays, at least and at most: twice as long each time that it comes
-back within STEADY_S."""
-STEADY_S = 2.0
+back within SOON_BACK_S."""
+SOON_BACK_S = 2.0
 SESSIONS_S = 10.0
 """The time for which it must have used one fetch session, and no other."""
 SESSION_PARTITIONS_MAX = 64
@@ -313,7 +313,7 @@ class Lender:
             gateway.fetch.sessions.remove(session)
         connection.session = None
         gateway.fetch.implied.end(connection)
-        _, rest_s = self.stays.pop(connection, (0.0, RESTS_S[0] / 2))
+        _, rest_s = self.stays.pop(connection, (0.0, STAYS_S[0] / 2))
         self._forget(connection)
         self.muted.discard(connection)
         connection.is_muted = connection.is_held = False
@@ -353,7 +353,7 @@ class Lender:
             self._end(away)
             return
         now = gateway.now()
-        rest_s = next_rest(away.rest_s, now - away.since < STEADY_S, RESTS_S)
+        rest_s = next_rest(away.rest_s, now - away.since < SOON_BACK_S, STAYS_S)
         self.stays[connection] = now + rest_s, rest_s
         if session is not None:
             connection.session = gateway.fetch.sessions.adopt(session)

@@ -24,6 +24,7 @@ from shmbroker.gateway.produce_many import FLEXIBLE_FROM, LOG_START_FROM
 from shmbroker.gateway.produce_sending import HEAD
 from shmbroker.gateway.recogniser import TopicMeaning, forget_gone, key_of
 from shmbroker.ids import partition_key
+from shmbroker.ipc.operation_layout import ACKS_ALL
 from shmbroker.ipc.peer import Peer
 from shmbroker.kernels import native
 from shmbroker.known import Known
@@ -47,7 +48,6 @@ FAST_ENDS_MAX = 4
 SMALL_BYTES_MAX = 32 * 1024
 """The most bytes that a lent client sends at once (`gateway.lending`): a segment stores more
 another way."""
-ACKS_ALL = -1
 REQUEST_END = b"\0\0\0"
 """The bytes behind the records of a flexible version."""
 _INT = Struct(">i")

@@ -199,6 +199,10 @@ DROP_FILE = 21
 APPENDED_MANY = 22
 READ_AHEAD = 23
 
+ACKS_ALL = -1
+READ_COMMITTED = 1
+"""The isolation level that bounds a READ by the last stable offset."""
+
 TOKEN = Struct("<Q")
 APPEND_HEAD = Struct("<QhhI20sI")
 APPEND_CONSTANT = Struct("<hhI20sI")

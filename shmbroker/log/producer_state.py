@@ -47,7 +47,7 @@ from struct import Struct
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.checkpoints import write_all
-from shmbroker.records.end_marker import EndMarker
+from shmbroker.records.end_marker import EPOCH_BUMPS_FROM, EndMarker
 from shmbroker.wire.error_codes import (
     INVALID_PRODUCER_EPOCH,
     NONE,
@@ -69,10 +69,6 @@ PRODUCERS_MAX = 100_000
 
 REFUSED_MAX = 1_000
 """The most producers whose refused batches are remembered; then the oldest goes."""
-
-EPOCH_BUMPS_FROM = 2
-"""The `transaction.version` from which on a marker has a higher epoch than what it ends
-(KIP-890)."""
 
 _ACCEPT = (NONE, -1, -1)
 _OUT_OF_ORDER = (OUT_OF_ORDER_SEQUENCE_NUMBER, -1, -1)

@@ -21,6 +21,10 @@ from shmbroker.records.batch_layout import (
     H_PRODUCER_ID,
 )
 
+EPOCH_BUMPS_FROM = 2
+"""The `transaction.version` from which on a producer's epoch goes up at each end: a marker has a
+higher one than what it ends (KIP-890)."""
+
 _VALUE = Struct(">hi")
 _VERSION = 0
 

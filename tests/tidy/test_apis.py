@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from shmbroker.apis import table
+from shmbroker.apis.broker import list_segments, sync_group
+from shmbroker.security.access import groups as access
+from shmbroker.spark import options
 from shmbroker.wire import api_keys
 from tests.processes import wire_expectations
 from tests.tidy.sources import PACKAGE, ROOT
@@ -97,6 +100,12 @@ def test_whom_a_coordinators_answer_is_about_is_in_the_table(coordinator, held):
     }
     # The marker itself waits for the replicas: `BrokerContext.when_replicated`.
     assert asking - {api_keys.WRITE_TXN_MARKERS} == set(held)
+
+
+def test_rooms_that_do_not_import_each_other_agree():
+    # The gateway's rights and Spark's driver do without the modules of the I/O workers' APIs.
+    assert sync_group.PROTOCOL_REQUIRED_FROM == access.PROTOCOL_REQUIRED_FROM
+    assert list_segments.HOLD_MS_MAX == options.HOLD_MS_MAX
 
 
 def test_table_is_in_api_key_order():

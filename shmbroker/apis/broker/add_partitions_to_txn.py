@@ -12,12 +12,12 @@ from typing import Any
 
 from shmbroker.apis.contexts import BrokerContext
 from shmbroker.groups.transactions.transaction import (
-    EPOCH_BUMPS_FROM,
     Transaction,
     error_in_version,
 )
 from shmbroker.ipc.operation_adapter import Call
 from shmbroker.metadata.topic_names import INTERNAL_TOPICS
+from shmbroker.records.end_marker import EPOCH_BUMPS_FROM
 from shmbroker.wire import error_codes
 
 API_KEY = 24

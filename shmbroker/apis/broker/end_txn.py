@@ -12,12 +12,12 @@ from typing import Any
 
 from shmbroker.apis.contexts import BrokerContext
 from shmbroker.groups.transactions.transaction import (
-    EPOCH_BUMPS_FROM,
     Transaction,
     after_end,
     error_in_version,
 )
 from shmbroker.ipc.operation_adapter import Call
+from shmbroker.records.end_marker import EPOCH_BUMPS_FROM
 
 API_KEY = 26
 NAME = "EndTxn"

@@ -20,6 +20,7 @@ from shmbroker.apis.contexts import BrokerContext
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_adapter import STEP_ROWS, Call, Steps
+from shmbroker.ipc.operation_layout import READ_COMMITTED
 from shmbroker.log.lookups import max_timestamp, offset_for_timestamp
 from shmbroker.metadata.image import TopicImage
 from shmbroker.replica.partition import Partition, not_led_error
@@ -30,9 +31,6 @@ NAME = "ListOffsets"
 VERSION_MIN = 1
 VERSION_MAX = 11
 VERSION_MIN_ADVERTISED = 1
-
-READ_COMMITTED = 1
-"""The isolation level."""
 
 LATEST = -1
 EARLIEST = -2

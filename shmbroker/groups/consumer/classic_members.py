@@ -22,6 +22,7 @@ from shmbroker.groups.classic.embedded_protocol import (
     encode_assignment,
     subscription_of,
 )
+from shmbroker.groups.classic.joining import MEMBER_ID_REQUIRED_FROM
 from shmbroker.groups.consumer import records as stored
 from shmbroker.groups.consumer.admission import find, has_room_for, known_classic
 from shmbroker.groups.consumer.change import Change
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
     from shmbroker.groups.consumer.change import Topics
     from shmbroker.groups.consumer.group import ConsumerGroup
     from shmbroker.groups.consumer.member import ConsumerMember
-
-MEMBER_ID_REQUIRED_FROM = 4
-"""Version of JoinGroup from which a member asks for its id first (KIP-394)."""
 
 
 def on_classic_join(

@@ -16,8 +16,9 @@ Source: KIP-98, KIP-890; Kafka's TransactionCoordinator, TransactionMarkerChanne
 
 from __future__ import annotations
 
-from shmbroker.groups.transactions.transaction import EPOCH_BUMPS_FROM, PREPARE_COMMIT, completed
+from shmbroker.groups.transactions.transaction import PREPARE_COMMIT, completed
 from shmbroker.groups.transactions.transaction_table import RETRY_MS
+from shmbroker.records.end_marker import EPOCH_BUMPS_FROM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

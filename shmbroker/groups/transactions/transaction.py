@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from shmbroker.records.end_marker import EPOCH_BUMPS_FROM
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -68,9 +69,6 @@ NO_EPOCH = -1
 NO_TIME = -1
 EPOCH_LAST = 32766
 """The highest epoch that a producer gets to see."""
-
-EPOCH_BUMPS_FROM = 2
-"""The `transaction.version` from which on the epoch goes up at each end (KIP-890)."""
 
 TopicPartition = tuple[str, int]
 

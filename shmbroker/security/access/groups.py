@@ -44,7 +44,7 @@ DENIALS = {
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Transactional Id authorization failed.",
     CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
 }
-_PROTOCOL_REQUIRED_FROM = 5
+PROTOCOL_REQUIRED_FROM = 5
 """The first version of SyncGroup that has to name its protocol."""
 
 
@@ -67,7 +67,7 @@ leave_group = needs_group(READ, members=[])
 
 def sync_group(asker: Asker, version: int, body: Message) -> Outcome:
     """READ of the group; a request that lacks its protocol is told that first."""
-    if version >= _PROTOCOL_REQUIRED_FROM and None in (
+    if version >= PROTOCOL_REQUIRED_FROM and None in (
         body["protocol_type"],
         body["protocol_name"],
     ):

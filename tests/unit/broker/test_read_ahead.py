@@ -11,12 +11,13 @@ import pytest
 from shmbroker.broker import read_ahead
 from shmbroker.broker.read import Reader
 from shmbroker.broker.read_ahead import ReadAhead
-from shmbroker.broker.read_lookup import READ_COMMITTED, Lookup
+from shmbroker.broker.read_lookup import Lookup
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import (
     READ_AHEAD,
     READ_AHEAD_HEAD,
     READ_AHEAD_ROW,
+    READ_COMMITTED,
     READ_DONE,
     READ_DONE_HEAD,
     READ_FLAG_AHEAD,

@@ -10,10 +10,11 @@ import pytest
 from shmbroker.apis.broker import describe_producers, list_offsets
 from shmbroker.broker import read_lookup
 from shmbroker.broker.read import Reader
-from shmbroker.broker.read_lookup import READ_COMMITTED, Lookup
+from shmbroker.broker.read_lookup import Lookup
 from shmbroker.broker.tier_port import NoTier
 from shmbroker.ipc.operation_layout import (
     READ_ABORTED,
+    READ_COMMITTED,
     READ_DONE_HEAD,
     READ_HEAD,
     READ_PARTITION,

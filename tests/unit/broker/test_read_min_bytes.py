@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from shmbroker.broker.read import Reader
-from shmbroker.broker.read_lookup import MISSES_MAX, READ_COMMITTED, Lookup
+from shmbroker.broker.read_lookup import MISSES_MAX, Lookup
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import (
+    READ_COMMITTED,
     READ_DONE_HEAD,
     READ_HEAD,
     READ_PARTITION,

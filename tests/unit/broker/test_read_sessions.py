@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from shmbroker.broker.read_lookup import READ_COMMITTED
 from shmbroker.broker.read_sessions import REFRESH_MS
-from shmbroker.ipc.operation_layout import UNKNOWN_SESSION
+from shmbroker.ipc.operation_layout import READ_COMMITTED, UNKNOWN_SESSION
 from shmbroker.wire import error_codes
 from tests.support.reading import RECORD, Reading
 
