@@ -25,6 +25,7 @@ from shmbroker.cli.client import (
     json_option,
     metadata,
 )
+from shmbroker.cli.disks import is_nearly_full
 from shmbroker.cli.numbers import span_text
 from shmbroker.cli.offsets import Partition, offsets_known
 from shmbroker.cli.outcome import EXIT_FAILED, EXIT_NOT_RUNNING, EXIT_NOT_TOLD, say
@@ -38,9 +39,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-FREE_SHARE_LEAST = 0.05
-FREE_BYTES_LEAST = 5 << 30
-"""A disk with less free than both is nearly full; brokers refuse records later than that."""
 NAMED_MAX = 5
 STATUSES = {
     0: "ok",
@@ -327,7 +325,7 @@ def problems(report: Mapping[str, Any]) -> list[str]:
             free, size = directory["free_bytes"], directory["disk_bytes"]
             if directory["error_code"]:
                 found.append(f"{where} failed")
-            elif 0 <= free < min(FREE_SHARE_LEAST * size, FREE_BYTES_LEAST):
+            elif is_nearly_full(free, size):
                 found.append(f"the disk of {where} is nearly full, {size_words(free)} are free")
     return found
 

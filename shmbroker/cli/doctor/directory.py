@@ -16,20 +16,20 @@ from shmbroker.cli.doctor.table import (
     unknown,
     warning,
 )
+from shmbroker.metadata.topic_names import SHARE_STATE_TOPIC, TRANSACTION_TOPIC
 from shmbroker.settings.table import STANDARD_AUTHORIZER
+from shmbroker.wire.api_keys import ADD_PARTITIONS_TO_TXN, SHARE_FETCH
 
 NETWORKED = ("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "ceph", "glusterfs", "fuse.s3fs")
 IN_MEMORY = ("tmpfs", "ramfs")
 COPYING = ("btrfs", "zfs", "bcachefs", "overlay")
 PARTITIONS_MOST = 32_768
-FREE_SHARE_LEAST = 0.1
+ROOM_SHARE_LEAST = 0.1
+"""A disk is to have this much free before a family moves in: more than what counts as nearly full
+while one runs (`cli.disks`)."""
 INODES_SHARE_LEAST = 0.05
 ACL = "AccessControlEntryRecord"
-TRANSACTION_TOPIC = "__transaction_state"
-SHARE_TOPIC = "__share_group_state"
 REMOTE_TOPIC = "__remote_log_metadata"
-ADD_PARTITIONS_TO_TXN = 24
-SHARE_FETCH = 78
 
 
 def _nodes(facts: Facts) -> Sequence[Node]:
@@ -131,7 +131,7 @@ def free(facts: Facts) -> Result:
             least = share, saw
     if least is None:
         return unknown("no disk is told")
-    if least[0] < FREE_SHARE_LEAST:
+    if least[0] < ROOM_SHARE_LEAST:
         return warning(least[1], f"make room: `du -sh {facts.directory.path}/*/* | sort -h | tail`")
     return ok(least[1])
 
@@ -373,7 +373,7 @@ def transactions(facts: Facts) -> Result:
 def share_groups(facts: Facts) -> Result:
     return _topic(
         facts,
-        SHARE_TOPIC,
+        SHARE_STATE_TOPIC,
         SHARE_FETCH,
         "share groups are not served",
         "read those topics with consumer groups, or stay with Apache Kafka",

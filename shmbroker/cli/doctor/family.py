@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shmbroker.cli.disks import is_nearly_full
 from shmbroker.cli.doctor.facts import Facts, ProcessFacts
 from shmbroker.cli.doctor.table import (
     Check,
@@ -17,6 +18,7 @@ from shmbroker.cli.doctor.table import (
     unknown,
     warning,
 )
+from shmbroker.metadata.topic_names import OFFSETS_TOPIC
 
 SUPERVISOR = "supervisor"
 YOUNG_S = 60.0
@@ -27,11 +29,8 @@ RESIDENT_MOST = 2 << 30
 SHARE_MOST = 0.8
 LAG_MOST = 1_000_000
 OFFSETS_BYTES_MOST = 1 << 30
-FREE_SHARE_LEAST = 0.05
-FREE_BYTES_LEAST = 5 << 30
 SOON_DAYS = 14
 NEW_CERTIFICATE = "put a new one into the file of ssl.keystore.location: it is taken within seconds"
-OFFSETS_TOPIC = "__consumer_offsets"
 
 
 def _processes(facts: Facts) -> Sequence[ProcessFacts]:
@@ -313,9 +312,7 @@ def broker_disks(facts: Facts) -> Result:
     low = [
         f"{row['path']} ({mib(row['free_bytes'])})"
         for row in rows
-        if 0
-        <= row["free_bytes"]
-        < min(FREE_SHARE_LEAST * row["disk_bytes"], float(FREE_BYTES_LEAST))
+        if is_nearly_full(row["free_bytes"], row["disk_bytes"])
     ]
     if low:
         return warning(
