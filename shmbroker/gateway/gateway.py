@@ -297,7 +297,7 @@ class Gateway:
         results = self.results
         member = self.member
         now = self._now
-        if results.unread:
+        if results.waiting_reads:
             results.retry_reads()  # before the others: these send what is answered
         results.take()
         if plain.to_ask_again:
@@ -339,7 +339,7 @@ class Gateway:
         if (
             loop.blocked
             or loop.memory.waiting
-            or self.results.unread
+            or self.results.waiting_reads
             or self.plain.to_ask_again
             or self.must_stop
         ):

@@ -28,6 +28,8 @@ from shmbroker.gateway.lending import (
     HOME,
     RESTING,
     SESSION_PARTITIONS_MAX,
+    Ended,
+    Home,
     Lent,
     is_between_requests,
 )
@@ -102,7 +104,7 @@ class Guests:
         """How often they were read in this window and did not go the straight way."""
         self._going: dict[Connection, float] = {}
         """Guests that go home as soon as they can, and until when that is tried."""
-        self._unsaid: list[tuple[int, tuple[Any, ...]]] = []
+        self._unsaid: list[tuple[int, Home | Ended]] = []
         """Messages that a passage had no room for: slot, message."""
         submit = gateway.tables.submit
         asked = dict.fromkeys(submit, self._needs_home)
@@ -142,7 +144,7 @@ class Guests:
             if not descriptors or self._is_over or len(self.present) >= self.count_max:
                 for descriptor in descriptors:
                     os.close(descriptor)
-                self._say(slot, (HOME, lent.number, lent.session, 0, 0))
+                self._say(slot, Home(HOME, lent.number, lent.session, 0, 0))
                 continue
             accepted = socket.socket(fileno=descriptors[0])
             accepted.setblocking(False)
@@ -215,9 +217,9 @@ class Guests:
         found = self.present.pop(connection, None)
         if found is not None:
             slot, lent = found
-            self._say(slot, (ENDED, lent.number))
+            self._say(slot, Ended(ENDED, lent.number))
 
-    def _say(self, slot: int, message: tuple[Any, ...]) -> None:
+    def _say(self, slot: int, message: Home | Ended) -> None:
         """Tell a network worker this, at once or as soon as there is room."""
         if not self._passages[slot].send(message):
             self._unsaid.append((slot, message))
@@ -297,7 +299,7 @@ class Guests:
                 return
             os.write(unread[0], connection.view[:filled])
         muted_ms = self._gateway.quotas.muted_ms(connection)
-        message = HOME, lent.number, packed, filled, muted_ms
+        message = Home(HOME, lent.number, packed, filled, muted_ms)
         has_gone = self._passages[slot].send(message, unread)
         for descriptor in unread:
             os.close(descriptor)

@@ -120,6 +120,28 @@ class Lent(NamedTuple):
     """The fetch session of the connection."""
 
 
+class Home(NamedTuple):
+    """A guest that comes back, as a message carries it."""
+
+    kind: int
+    number: int
+    """As in its Lent."""
+    session: tuple[Any, ...] | None
+    """The fetch session of the connection."""
+    left_bytes: int
+    """How much was read of it and not answered: that lies in a file, whose descriptor comes too."""
+    muted_ms: int
+    """How long it is not to be read yet, for a quota."""
+
+
+class Ended(NamedTuple):
+    """A guest that is closed, as a message carries it."""
+
+    kind: int
+    number: int
+    """As in its Lent."""
+
+
 class Away(NamedTuple):
     """A connection that is lent."""
 
@@ -306,7 +328,7 @@ class Lender:
             gateway.fetch.sessions.packed(session),
         )
         self._marks[listener.broker_id][mark] = 0
-        if not self._passages[listener.broker_id].send(tuple(lent), [connection.fd]):
+        if not self._passages[listener.broker_id].send(lent, [connection.fd]):
             return False
         free.pop()
         if session is not None:
@@ -327,20 +349,20 @@ class Lender:
         """Take in the connections that come home, and word of those that have ended."""
         passage = self._passages[broker_id]
         while (found := passage.receive()) is not None:
-            (kind, number, *more), descriptors = found
-            away = self.lent.pop(number, None)
+            message, descriptors = found
+            told = (Ended if message[0] == ENDED else Home)(*message)
+            away = self.lent.pop(told.number, None)
             if away is None:
                 for descriptor in descriptors:
                     os.close(descriptor)
                 continue  # it was a guest of a dead process
             self._free[broker_id].append(away.mark)
-            if kind == ENDED:
+            if isinstance(told, Ended):
                 self._end(away)
                 continue
-            session, left_bytes, muted_ms = more
             left = _read_whole(descriptors[0]) if descriptors else b""
-            if len(left) == left_bytes:
-                self._take_home(away, session, left, muted_ms)
+            if len(left) == told.left_bytes:
+                self._take_home(away, told.session, left, told.muted_ms)
             else:  # there was no descriptor free for what was read of it
                 self._gateway.member.tally.add("connections_closed")
                 self._end(away)

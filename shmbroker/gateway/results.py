@@ -10,6 +10,8 @@ Rules of this file:
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from shmbroker.gateway import produce
 from shmbroker.gateway.fetch_request import FetchRequest
 from shmbroker.gateway.inflight import PlainRequest
@@ -47,14 +49,23 @@ RESTARTED = "the broker process restarted"
 """Why connections end whose clients are at no fault."""
 
 
+class WaitingRead(NamedTuple):
+    """A read that is done, and waits for descriptors."""
+
+    request: FetchRequest
+    peer: Peer
+    read_done: bytes
+    missing: tuple[int, ...]
+    """The files whose descriptors are not here."""
+
+
 class Results:
     """Completes the requests of a gateway, or fails them."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self._partial = PartialResults()
-        self.unread: list[tuple[FetchRequest, Peer, bytes, tuple[int, ...]]] = []
-        """Reads that wait for descriptors: request, its peer, the READ_DONE, file ids."""
+        self.waiting_reads: list[WaitingRead] = []
         self.asked_files: set[int] = set()
         self.reader: Connection | None = None
         """A connection among those touched whose read is done."""
@@ -158,12 +169,10 @@ class Results:
     def _drop_file(self, peer: Peer, file_id: int) -> None:
         """A file is deleted: close it, and let those who wait for its descriptor ask again."""
         self.gateway.files[peer.slot].drop(file_id)
-        for waiting in list(self.unread):
-            request, owner, _, missing = waiting
-            if owner is peer and file_id in missing:
-                self.unread.remove(waiting)
-                self.gateway.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
-                self.gateway.touched.add(request.connection)
+        for waiting in list(self.waiting_reads):
+            if waiting.peer is peer and file_id in waiting.missing:
+                self.waiting_reads.remove(waiting)
+                self._fail_read(waiting.request)
 
     def _finish_read(
         self, request: FetchRequest, peer: Peer, data: memoryview, index: int, length: int
@@ -182,14 +191,14 @@ class Results:
                 self.asked_files.add(file_id)
                 peer.send(NEED_FILE, TOKEN.pack(file_id))
         result = bytes(data[index : index + length])
-        self.unread.append((request, peer, result, tuple(missing)))
+        self.waiting_reads.append(WaitingRead(request, peer, result, tuple(missing)))
 
     def retry_reads(self) -> None:
         """Reads that waited for descriptors."""
-        unread, self.unread = self.unread, []
+        waiting_reads, self.waiting_reads = self.waiting_reads, []
         if self.gateway.clock.monotonic() >= self._ask_again_at:
             self.asked_files.clear()
-        for request, peer, result, missing in unread:
+        for request, peer, result, missing in waiting_reads:
             if not request.connection.is_closed:
                 self._finish_read(request, peer, memoryview(result), 0, len(result))
                 if request.response is not None:
@@ -230,11 +239,14 @@ class Results:
         """Drop the descriptors of a dead broker, which are of no use any more, and the reads that
         wait for one."""
         self.gateway.files[peer.slot].clear()
-        for request, owner, _, _ in self.unread:
-            if owner is peer:
-                self.gateway.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
-                self.gateway.touched.add(request.connection)
-        self.unread = [waiting for waiting in self.unread if waiting[1] is not peer]
+        for waiting in self.waiting_reads:
+            if waiting.peer is peer:
+                self._fail_read(waiting.request)
+        self.waiting_reads = [each for each in self.waiting_reads if each.peer is not peer]
+
+    def _fail_read(self, request: FetchRequest) -> None:
+        self.gateway.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
+        self.gateway.touched.add(request.connection)
 
     def fail_pending(self, peer: Peer) -> None:
         """Fail what waits for a result of that peer, in a way that clients retry."""

@@ -42,8 +42,9 @@ class Passage:
         return self._socket.fileno()
 
     def send(self, message: tuple[Any, ...], descriptors: Sequence[int] = ()) -> bool:
-        """Hand over a message; False where there is no room for it now, or it is too large."""
-        data = marshal.dumps(message)
+        """Hand over a message, which arrives as a plain tuple; False where there is no room for it
+        now, or it is too large."""
+        data = marshal.dumps(tuple(message))
         if len(data) > MESSAGE_BYTES_MAX:
             return False
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))

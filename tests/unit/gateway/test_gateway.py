@@ -333,7 +333,7 @@ def test_a_read_of_a_file_that_is_deleted_meanwhile_is_answered(family: GatewayF
     family.reply(DROP_FILE, TOKEN.pack(FILE))
     assert family.quiet_turn() > RETRY_S
     assert fetched(family)["error_code"] == NOT_LEADER_OR_FOLLOWER
-    assert not family.gateway.results.unread
+    assert not family.gateway.results.waiting_reads
 
 
 def test_a_stop_waits_for_what_is_in_flight(family: GatewayFamily) -> None:
