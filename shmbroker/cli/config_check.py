@@ -10,7 +10,7 @@ from shmbroker.cli.client import json_option
 from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.output import print_json, print_table
 from shmbroker.cli.run_broker import flags_of, secrets_complaint
-from shmbroker.cli.serve_flags import FLAGS, REPEATED
+from shmbroker.cli.serve import with_flags
 from shmbroker.errors import ConfigFault
 from shmbroker.gateway.tls_context import complaints
 from shmbroker.processes.listening import check
@@ -22,6 +22,7 @@ DIALLED = "the address that they dialled"
 ANY_PORT = "a free port"
 
 
+@with_flags
 @click.command("check")
 @json_option
 def command(as_json: bool, **parameters: Any) -> None:
@@ -56,15 +57,6 @@ def command(as_json: bool, **parameters: Any) -> None:
     )
     for warning in warnings:
         click.echo(f"warning: {warning}")
-
-
-for _flag, _parameter, _metavar, _, _help in FLAGS:
-    if _metavar:
-        command = click.option(
-            _flag, _parameter, metavar=_metavar, multiple=_parameter in REPEATED, help=_help
-        )(command)
-    else:
-        command = click.option(_flag, _parameter, flag_value="true", help=_help)(command)
 
 
 def _rows(config: BrokerConfig, one: ListenerConfig) -> list[dict[str, Any]]:

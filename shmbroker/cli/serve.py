@@ -6,6 +6,20 @@ from shmbroker.cli.run_broker import run
 from shmbroker.cli.serve_flags import FLAGS, REPEATED
 
 
+def with_flags(command: click.Command) -> click.Command:
+    """The command, which takes the flags of `serve` too."""
+    for flag, parameter, metavar, _, text in FLAGS:
+        if metavar:
+            option = click.option(
+                flag, parameter, metavar=metavar, multiple=parameter in REPEATED, help=text
+            )
+        else:
+            option = click.option(flag, parameter, flag_value="true", help=text)
+        option(command)
+    return command
+
+
+@with_flags
 @click.command("serve")
 def command(**parameters: str | tuple[str, ...] | None) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
@@ -20,12 +34,3 @@ def command(**parameters: str | tuple[str, ...] | None) -> None:
     directory.
     """
     run(parameters)
-
-
-for _flag, _parameter, _metavar, _, _help in FLAGS:
-    if _metavar:
-        command = click.option(
-            _flag, _parameter, metavar=_metavar, multiple=_parameter in REPEATED, help=_help
-        )(command)
-    else:
-        command = click.option(_flag, _parameter, flag_value="true", help=_help)(command)
