@@ -18,13 +18,13 @@ import threading
 from os import stat
 from urllib.parse import unquote, urlsplit
 
-from shmbroker import clock
 from shmbroker.security.sasl.jwt import keys_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from shmbroker.clock import Clock
     from shmbroker.security.sasl.jwt import Key
 
 logger = logging.getLogger(__name__)
@@ -40,10 +40,11 @@ class Jwks:
     """The keys of one URL; its thread begins with `begin`, behind any fork."""
 
     def __init__(
-        self, url: str, refresh_s: float, rest_s: float, rest_s_max: float,
+        self, clock: Clock, url: str, refresh_s: float, rest_s: float, rest_s_max: float,
         read: Callable[[str], bytes] | None = None,
     ) -> None:  # fmt: skip
         """rest_s, rest_s_max: the first and the longest rest after a try that failed."""
+        self._clock = clock
         self.url = url
         self._refresh_s, self._rest_s, self._rest_s_max = refresh_s, rest_s, rest_s_max
         self._read = read or read_url
@@ -67,7 +68,7 @@ class Jwks:
 
     def want(self) -> None:
         """A key is not there: look for newer ones soon."""
-        now = clock.monotonic()
+        now = self._clock.monotonic()
         if now >= self._next_wanted:
             self._next_wanted = now + SOON_S
             self._wanted.set()
@@ -94,7 +95,7 @@ class Jwks:
         rest_s = self._rest_s
         next_s = 0.0
         while True:
-            now = clock.monotonic()
+            now = self._clock.monotonic()
             stamp = _stamp(path) if path is not None else None
             if now >= next_s or self._wanted.is_set() or stamp != self._stamp:
                 self._wanted.clear()
@@ -106,7 +107,7 @@ class Jwks:
                     next_s = now + rest_s
                     rest_s = min(rest_s * 2, self._rest_s_max)
                 self._tried.set()
-            wait_s = max(0.0, next_s - clock.monotonic())
+            wait_s = max(0.0, next_s - self._clock.monotonic())
             self._wanted.wait(min(wait_s, LOOK_AT_FILE_S) if path is not None else wait_s)
 
 

@@ -140,6 +140,7 @@ _NOTHING: Mapping[int, Submit] = {}
 
 def _validator(tokens: Tokens, clock: Clock) -> JwtValidator:
     keys = Jwks(
+        clock,
         tokens.url,
         tokens.refresh_ms / 1000,
         tokens.rest_ms / 1000,

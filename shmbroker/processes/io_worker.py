@@ -80,7 +80,9 @@ class IoWorker(SleepingChild):
             ),
             Tables(
                 shared.positions_of(slot.index),
-                StandingAnswers(shared.standing_of(slot.index), self.incarnation),
+                StandingAnswers(
+                    shared.standing_of(slot.index), self.incarnation, clock.monotonic_ns
+                ),
                 {
                     number: shared.sibling_positions_of(peer.slot)
                     for number, peer in peers.siblings.items()

@@ -21,8 +21,13 @@ Values begin with the incarnation of the worker, so a grant of its predecessor c
 until the successor has cleared the table, members are told what was true when it died.
 """
 
-from shmbroker import clock
+from __future__ import annotations
+
 from shmbroker.shm.words import WORD_BYTES, words_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ENTRIES = 32768
 """Members that are answered this way; others are asked for one by one."""
@@ -40,11 +45,13 @@ def table_bytes(entries: int = ENTRIES) -> int:
 class StandingAnswers:
     """The I/O worker's side: grant, withdraw, and when an entry was used."""
 
-    __slots__ = ("_free", "_next_value", "words")
+    __slots__ = ("_free", "_next_value", "_now_ns", "words")
 
-    def __init__(self, view: memoryview, incarnation: int) -> None:
+    def __init__(self, view: memoryview, incarnation: int, now_ns: Callable[[], int]) -> None:
+        """now_ns: the monotonic clock, by which the network workers tell when they used one."""
         if incarnation > 1:
             view[:] = bytes(len(view))
+        self._now_ns = now_ns
         self.words = words_of(view)
         self._free = list(range(len(self.words) - _ENTRY_WORDS, -1, -_ENTRY_WORDS))
         self._next_value = (incarnation << _INCARNATION_SHIFT) + 1
@@ -56,7 +63,7 @@ class StandingAnswers:
         word = self._free.pop()
         value = self._next_value
         self._next_value = value + 1
-        self.words[word + USED_NS] = clock.monotonic_ns()
+        self.words[word + USED_NS] = self._now_ns()
         self.words[word] = value
         return word, value
 
@@ -71,4 +78,4 @@ class StandingAnswers:
 
     def idle_ms(self, word: int) -> int:
         """Milliseconds since the answer was last given."""
-        return max(0, clock.monotonic_ns() - self.words[word + USED_NS]) // 1_000_000
+        return max(0, self._now_ns() - self.words[word + USED_NS]) // 1_000_000

@@ -146,7 +146,9 @@ class BrokerFamily:
             Disk(directory, self.flusher, self._look_at_space, str(root / "tier-cache")),
             Tables(
                 positions,
-                StandingAnswers(memoryview(bytearray(standing_bytes())), 1),
+                StandingAnswers(
+                    memoryview(bytearray(standing_bytes())), 1, self.clock.monotonic_ns
+                ),
                 {},
                 Latencies(self.latencies),
             ),

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from joserfc.jwk import ECKey
 
-from shmbroker.gateway.jwks import Jwks, path_of, read_url
+from shmbroker import clock
+from shmbroker.gateway.jwks import SOON_S, Jwks, path_of, read_url
+from tests.support.family_memory import VirtualClock
 from tests.support.waiting import wait_until
 
 
@@ -24,7 +26,7 @@ def wait_for(jwks: Jwks, *names: str) -> None:
 def test_keys_are_read_by_another_thread(tmp_path: Path) -> None:
     file = tmp_path / "a b.json"
     file.write_bytes(key_set("one"))
-    jwks = Jwks(file.as_uri(), 3600, 0.1, 1)
+    jwks = Jwks(clock, file.as_uri(), 3600, 0.1, 1)
     assert jwks.known() == ()
     jwks.begin()
     assert [key.key_id for key in jwks.known()] == ["one"]  # who comes first finds them
@@ -37,7 +39,7 @@ def test_what_is_unreadable_leaves_the_keys_that_were_there(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     found = [key_set("one"), b"nonsense", b"[" * 100_000, json.dumps({"keys": []}).encode()]
-    jwks = Jwks("https://issuer/keys", 3600, 0.1, 1, lambda url: found.pop(0))
+    jwks = Jwks(clock, "https://issuer/keys", 3600, 0.1, 1, lambda url: found.pop(0))
     assert jwks.look()
     for _ in range(3):
         assert not jwks.look()
@@ -54,7 +56,7 @@ def test_a_url_that_can_not_be_had_is_tried_again() -> None:
             raise OSError("nobody there")
         return key_set("one")
 
-    jwks = Jwks("https://issuer/keys", 3600, 0.001, 0.01, read)
+    jwks = Jwks(clock, "https://issuer/keys", 3600, 0.001, 0.01, read)
     jwks.begin()
     wait_for(jwks, "one")
     assert len(tries) == 3
@@ -70,7 +72,7 @@ def test_an_answer_that_is_no_http_ends_no_thread(caplog: pytest.LogCaptureFixtu
                     client.sendall(content)
 
         threading.Thread(target=serve, daemon=True).start()
-        jwks = Jwks(f"http://127.0.0.1:{server.getsockname()[1]}/keys", 3600, 0.01, 0.1)
+        jwks = Jwks(clock, f"http://127.0.0.1:{server.getsockname()[1]}/keys", 3600, 0.01, 0.1)
         jwks.begin()
         wait_for(jwks, "one")
     (line,) = caplog.messages
@@ -87,17 +89,22 @@ def test_whatever_a_library_raises_leaves_the_keys_that_were_there(fault: Except
             raise fault
         return key_set("one")
 
-    jwks = Jwks("https://issuer/keys", 3600, 0.1, 1, read)
+    jwks = Jwks(clock, "https://issuer/keys", 3600, 0.1, 1, read)
     assert [jwks.look() for _ in range(3)] == [True, False, True]
 
 
 def test_unknown_keys_do_not_have_them_read_without_end() -> None:
-    jwks = Jwks("https://issuer/keys", 3600, 0.1, 1, lambda url: b"")
+    moved = VirtualClock()
+    jwks = Jwks(moved, "https://issuer/keys", 3600, 0.1, 1, lambda url: b"")
     jwks.want()
     assert jwks._wanted.is_set()
     jwks._wanted.clear()
+    moved.now += SOON_S / 2
     jwks.want()
     assert not jwks._wanted.is_set()
+    moved.now += SOON_S / 2
+    jwks.want()
+    assert jwks._wanted.is_set()
 
 
 def test_a_file_is_bounded(tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
 """The table of standing answers: what the network workers see of a grant."""
 
-from shmbroker import clock
 from shmbroker.shm.standing import USED_NS, StandingAnswers, table_bytes
 from shmbroker.shm.words import words_of
+from tests.support.family_memory import VirtualClock
 
 
-def table(entries=3, incarnation=1, memory=None):
+def table(entries=3, incarnation=1, memory=None, now_ns=lambda: 1):
     memory = memory if memory is not None else bytearray(table_bytes(entries))
-    return StandingAnswers(memoryview(memory), incarnation), words_of(memoryview(memory)), memory
+    answers = StandingAnswers(memoryview(memory), incarnation, now_ns)
+    return answers, words_of(memoryview(memory)), memory
 
 
 def test_grant_shows_its_value_until_it_is_withdrawn():
@@ -47,10 +48,13 @@ def test_successor_clears_what_its_predecessor_granted():
 
 
 def test_idle_time_counts_from_the_grant_or_its_last_use():
-    answers, words, _ = table()
+    clock = VirtualClock()
+    answers, words, _ = table(now_ns=clock.monotonic_ns)
     word, _ = answers.grant()
-    assert answers.idle_ms(word) < 1000
-    words[word + USED_NS] = clock.monotonic_ns() - 5_000_000_000
-    assert 5000 <= answers.idle_ms(word) < 6000
-    words[word + USED_NS] = clock.monotonic_ns() + 5_000_000_000
+    assert answers.idle_ms(word) == 0
+    clock.now += 5
+    assert answers.idle_ms(word) == 5000
+    words[word + USED_NS] = clock.monotonic_ns() - 2_000_000_000
+    assert answers.idle_ms(word) == 2000
+    words[word + USED_NS] = clock.monotonic_ns() + 2_000_000_000
     assert answers.idle_ms(word) == 0
