@@ -133,7 +133,9 @@ LOGGERS = (
     "shmbroker.processes.listening",
     "shmbroker.processes.metrics",
     "shmbroker.processes.supervisor",
-    "shmbroker.processes.tier",
+    "shmbroker.tier",
+    "shmbroker.tier.service",
+    "shmbroker.tier.store_workers",
 )
 """Every logger of the family: the modules that log, and the packages above them. `root` has what
 libraries say."""

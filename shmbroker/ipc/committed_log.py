@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shmbroker.metadata.changes import MetadataChange
+    from shmbroker.metadata.image import MetadataImage
 
 
 class CommittedLog:
@@ -33,6 +34,11 @@ class CommittedLog:
         """The highest that was seen; `number` led it, -1 before the first."""
         self.number = -1
         self.follower = MetadataFollower(MetadataLogReader("nowhere yet"), cluster_id)
+
+    @property
+    def image(self) -> MetadataImage:
+        """What holds, as far as it was followed."""
+        return self.follower.image
 
     def is_behind(self) -> bool:
         """Whether more is committed than the image has."""

@@ -13,7 +13,7 @@ Rules of this file:
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -181,7 +181,7 @@ class Executor:
 
     def __init__(
         self,
-        handlers: dict[int, tuple[str, Handler]],
+        handlers: Mapping[int, tuple[str, Handler]],
         shortcuts: dict[int, Shortcut] | None = None,
     ) -> None:
         self.handlers = handlers

@@ -1,6 +1,6 @@
 """The I/O worker's side of tiered storage: what is copied, dropped, fetched again, and from where.
 
-   this worker                                     tier process (`processes.tier`)
+   this worker                                     tier process (`tier.service`)
    a partition is led here, or held            →   lists what the store has of it
    a closed segment is on the disk, and
      all of it is below the high watermark     →   copies it; nothing is lost while it doesn't

@@ -1,0 +1,251 @@
+"""The tier process's decisions, turn by turn: what is swept, dropped, refused and said."""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from shmbroker.metadata.changes import ConfigChanged, MetadataChange, TopicDeleted
+from shmbroker.metadata.image import TOPIC_RESOURCE, MetadataImage, TopicImage
+from shmbroker.tier.manifest import PartitionName, partition_prefix, topic_prefix
+from shmbroker.tier.service import LINE_INTERVAL_S, RETRY_S, TierService
+from shmbroker.tier.store_workers import Body, answer_of
+from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR, NONE, UNKNOWN_SERVER_ERROR
+from tests.unit.tier.stores import MemoryStore
+
+CLUSTER = "cluster"
+TOPIC_ID = bytes(range(16))
+PLACE = {"topic": "t", "topic_id": TOPIC_ID, "partition": 0}
+TOPIC = topic_prefix(CLUSTER, "t", TOPIC_ID)
+PREFIX = partition_prefix(CLUSTER, PartitionName("t", TOPIC_ID, 0))
+
+
+def image_of(*, switch: str | None) -> MetadataImage:
+    """A cluster of one broker; with a topic, if its remote storage is switched somehow."""
+    image = MetadataImage(CLUSTER)
+    image.brokers = {1: None}  # type: ignore[dict-item]
+    if switch is not None:
+        topic = TopicImage("t", TOPIC_ID, ())
+        image.topics_by_name, image.topics_by_id = {"t": topic}, {TOPIC_ID: topic}
+        image.configs = {(TOPIC_RESOURCE, "t"): {"remote.storage.enable": switch}}
+    return image
+
+
+class Metadata:
+    """A metadata log whose next image, and what has changed in it, a test gives."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self.image = image
+        self.next: tuple[MetadataImage, list[MetadataChange]] | None = None
+
+    def is_behind(self) -> bool:
+        return self.next is not None
+
+    def catch_up(self) -> list[MetadataChange] | None:
+        assert self.next is not None
+        (self.image, changes), self.next = self.next, None
+        return changes
+
+
+class Asked:
+    """One request's answers."""
+
+    def __init__(self) -> None:
+        self.answers: list[Body] = []
+
+    def reply(self, body: Body, /) -> None:
+        self.answers.append(body)
+
+
+class Process:
+    """A tier process without threads: work waits until a test has it done."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self.store = MemoryStore()
+        self.metadata = Metadata(image)
+        self.jobs: list[tuple[Callable[[], Body], Callable[[Body], None]]] = []
+        self.done: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.counts: Counter[str] = Counter()
+        self.service = TierService(
+            CLUSTER, self.store, self.metadata, self, self, self.done, self.count
+        )
+
+    def count(self, name: str, by: int) -> None:
+        self.counts[name] += by
+
+    def submit(self, work: Callable[[], Body], on_done: Callable[[Body], None], /) -> None:
+        self.jobs.append((work, on_done))
+
+    def work(self) -> None:
+        """What was submitted so far is done; the next turn is told."""
+        jobs, self.jobs = self.jobs, []
+        for work, on_done in jobs:
+            self.done.put(partial(on_done, answer_of(work)))
+
+    def turns(self, now: float) -> None:
+        """Turns at this time, until nothing is left to be done at it."""
+        self.service.turn(now)
+        while self.jobs:
+            self.work()
+            self.service.turn(now)
+
+    def load(self, now: float = 1.0) -> Body:
+        asked = Asked()
+        assert self.service.on_load(asked, PLACE) is None
+        self.turns(now)
+        (answer,) = asked.answers
+        return answer
+
+    def begin_copy(self, directory: str) -> Body | Asked:
+        """The refusal, or where the answer comes."""
+        asked = Asked()
+        segment = {
+            "base_offset": 0,
+            "end_offset": 9,
+            "leader_epoch": 0,
+            "size": 10,
+            "max_timestamp": 1,
+            "has_aborted": False,
+        }
+        body = {**PLACE, **segment, "directory": directory, "epochs": []}
+        return self.service.on_copy(asked, body) or asked
+
+    def delete_topic(self) -> None:
+        topic = self.metadata.image.topics_by_name["t"]
+        self.metadata.next = image_of(switch=None), [TopicDeleted(topic)]
+
+
+@pytest.fixture
+def process() -> Process:
+    """One that has looked through the store already, and found nothing."""
+    made = Process(image_of(switch="true"))
+    made.turns(0.0)
+    return made
+
+
+def test_a_copy_before_the_partition_is_loaded_is_refused(process: Process, tmp_path) -> None:
+    refusal = process.begin_copy(str(tmp_path))
+    assert isinstance(refusal, dict)
+    assert refusal["error_code"] == KAFKA_STORAGE_ERROR
+    assert not process.jobs
+
+
+def test_only_the_first_load_removes_what_an_interrupted_copy_left(process: Process) -> None:
+    orphan = f"{PREFIX}{0:020d}-{9:020d}-0.index"
+    process.store.objects[orphan] = b"x"
+    assert process.load()["error_code"] == NONE
+    assert orphan not in process.store.objects
+    process.store.objects[orphan] = b"x"
+    assert process.load()["error_code"] == NONE
+    assert orphan in process.store.objects, "a copy may be under way"
+
+
+def test_a_load_that_failed_is_followed_by_one_that_sweeps(process: Process) -> None:
+    process.store.is_down = True
+    assert process.load()["error_code"] == KAFKA_STORAGE_ERROR
+    process.store.is_down = False
+    orphan = f"{PREFIX}{0:020d}-{9:020d}-0.index"
+    process.store.objects[orphan] = b"x"
+    assert process.load()["error_code"] == NONE
+    assert not process.store.objects
+
+
+def test_a_deleted_topic_is_dropped_and_asks_for_it_are_refused_meanwhile(
+    process: Process, tmp_path
+) -> None:
+    process.load()
+    process.store.objects[f"{PREFIX}a.log"] = b"x"
+    process.delete_topic()
+    process.service.turn(2.0)
+    refusal = process.service.on_load(Asked(), PLACE)
+    assert refusal is not None
+    assert refusal["error_code"] == KAFKA_STORAGE_ERROR
+    assert isinstance(process.begin_copy(str(tmp_path)), dict)
+    process.turns(2.0)
+    assert not process.store.objects
+    # It is forgotten with what was swept: a topic of that place is loaded before it is copied.
+    assert isinstance(process.begin_copy(str(tmp_path)), dict)
+
+
+def test_a_topic_is_dropped_after_the_copy_that_is_under_way(process: Process, tmp_path) -> None:
+    process.load()
+    asked = process.begin_copy(str(tmp_path))
+    assert isinstance(asked, Asked)
+    process.store.objects[f"{PREFIX}a.log"] = b"x"
+    process.delete_topic()
+    process.service.turn(2.0)
+    assert len(process.jobs) == 1, "the copy alone"
+    process.turns(3.0)
+    assert [answer["error_code"] for answer in asked.answers] == [UNKNOWN_SERVER_ERROR]
+    assert not process.store.objects
+
+
+def test_a_drop_that_failed_is_tried_again_later(process: Process) -> None:
+    process.store.objects[f"{PREFIX}a.log"] = b"x"
+    process.store.is_down = True
+    process.delete_topic()
+    process.turns(2.0)
+    process.store.is_down = False
+    process.turns(2.0 + RETRY_S - 0.1)
+    assert process.store.objects
+    process.turns(2.0 + RETRY_S)
+    assert not process.store.objects
+
+
+@pytest.mark.parametrize(("switch", "is_dropped"), [("false", True), ("true", False)])
+def test_a_topic_whose_remote_storage_is_switched_off_is_dropped(
+    process: Process, switch: str, is_dropped: bool
+) -> None:
+    process.store.objects[f"{PREFIX}a.log"] = b"x"
+    process.metadata.next = image_of(switch=switch), [ConfigChanged(TOPIC_RESOURCE, "t")]
+    process.turns(2.0)
+    assert (not process.store.objects) == is_dropped
+
+
+@pytest.mark.parametrize(
+    ("switch", "is_dropped"), [(None, True), ("false", True), ("true", False), (" TRUE ", False)]
+)
+def test_at_the_start_what_belongs_to_no_tiered_topic_is_dropped(
+    switch: str | None, is_dropped: bool
+) -> None:
+    process = Process(image_of(switch=switch))
+    other = f"{CLUSTER}/no-topic/x"
+    process.store.objects = {f"{PREFIX}a.log": b"x", other: b"x"}
+    process.turns(0.0)
+    assert (f"{PREFIX}a.log" not in process.store.objects) == is_dropped
+    assert other in process.store.objects
+
+
+def test_the_store_is_not_looked_through_before_the_brokers_are_there() -> None:
+    process = Process(MetadataImage(CLUSTER))
+    process.store.objects = {f"{PREFIX}a.log": b"x"}
+    process.turns(0.0)
+    assert process.store.objects, "the image may lack topics"
+    process.metadata.next = image_of(switch=None), []
+    process.turns(1.0)
+    assert not process.store.objects
+
+
+def test_a_store_that_fails_is_said_once_when_it_begins_and_once_when_it_is_over(
+    process: Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "shmbroker.tier")
+    process.store.is_down = True
+    process.load(2.0)
+    process.load(3.0)
+    process.store.is_down = False
+    process.load(4.0)
+    process.store.is_down = True
+    process.load(5.0)
+    assert [record.message for record in caplog.records] == [
+        "the remote store fails: the store is down; tried again",
+        "the remote store answers again",
+    ]
+    process.load(2.0 + LINE_INTERVAL_S)
+    assert len(caplog.records) == 3
+    assert process.counts["tier_faults"] == 4
