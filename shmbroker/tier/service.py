@@ -230,12 +230,12 @@ class TierService:
         name, prefix = self._place(body)
         if refusal := self._refusal(body):
             return refusal
-        is_swept = prefix not in self.swept and prefix not in self.sweeping
-        if is_swept:
+        must_sweep = prefix not in self.swept and prefix not in self.sweeping
+        if must_sweep:
             self.sweeping.add(prefix)
 
         def work() -> Body:
-            found = transfer.load_segments(self.store, prefix, name, is_swept=is_swept)
+            found = transfer.load_segments(self.store, prefix, name, must_sweep=must_sweep)
             return {
                 "error_code": NONE,
                 "complaints": found.complaints,
@@ -244,7 +244,7 @@ class TierService:
             }
 
         def on_done(answer: Body) -> None:
-            if is_swept:
+            if must_sweep:
                 self.sweeping.discard(prefix)
                 if not answer["error_code"]:
                     self.swept.add(prefix)

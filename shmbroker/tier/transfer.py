@@ -204,9 +204,9 @@ def _check_log(path: str, segment: RemoteSegment, on_progress: Callable[[int], N
 
 
 def load_segments(
-    store: ObjectStore, prefix: str, name: PartitionName, *, is_swept: bool
+    store: ObjectStore, prefix: str, name: PartitionName, *, must_sweep: bool
 ) -> Copied:
-    """What is in the store of a partition. is_swept: remove what has no manifest.
+    """What is in the store of a partition. must_sweep: remove what has no manifest.
 
     Only while nobody copies segments of the partition may it be swept.
     """
@@ -233,7 +233,7 @@ def load_segments(
             found.complaints.append(str(fault))
             continue
         found.segments.append(segment)
-    if is_swept:
+    if must_sweep:
         store.sweep(prefix)
         if orphans:
             store.delete(orphans)

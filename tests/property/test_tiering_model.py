@@ -139,7 +139,7 @@ class World:
             on_answer({"error_code": 0} | found)
 
     def TierLoad(self, _body: dict) -> dict:
-        found = transfer.load_segments(self.store, PREFIX, NAME, is_swept=not self.is_swept)
+        found = transfer.load_segments(self.store, PREFIX, NAME, must_sweep=not self.is_swept)
         self.is_swept = True
         assert not found.damaged or self.may_be_damaged
         return {

@@ -82,7 +82,7 @@ def test_everything_comes_back_in_order(log, tmp_path, bytes_max):
     store = DirectoryStore(str(tmp_path / "store"))
     for segment in copies_of(log):
         copy(store, log, segment)
-    found = transfer.load_segments(store, PREFIX, NAME, is_swept=True)
+    found = transfer.load_segments(store, PREFIX, NAME, must_sweep=True)
     assert sorted(found.segments) == copies_of(log)
     assert not found.damaged
     offsets = read_back(store, sorted(found.segments), tmp_path, bytes_max)
@@ -120,9 +120,9 @@ def test_copy_that_is_killed_anywhere_is_whole_or_swept(log):
             copy(store, log, segment)
         assert len(store.objects) == steps
         store.steps_left = 1 << 30
-        kept = transfer.load_segments(store, PREFIX, NAME, is_swept=False)
+        kept = transfer.load_segments(store, PREFIX, NAME, must_sweep=False)
         assert not kept.segments and len(store.objects) == steps
-        assert not transfer.load_segments(store, PREFIX, NAME, is_swept=True).segments
+        assert not transfer.load_segments(store, PREFIX, NAME, must_sweep=True).segments
         assert not store.objects, "an orphan is left"
         copy(store, log, segment)
         assert store.objects == whole
@@ -139,7 +139,7 @@ def test_deletion_that_is_killed_anywhere_leaves_no_half(log):
         with pytest.raises(Killed):
             transfer.delete_segments(store, PREFIX, stems)
         store.steps_left = 1 << 30
-        left = transfer.load_segments(store, PREFIX, NAME, is_swept=True).segments
+        left = transfer.load_segments(store, PREFIX, NAME, must_sweep=True).segments
         kept = {key.rpartition("/")[2].split(".")[0] for key in store.objects}
         assert kept == {transfer.manifest.stem_of(*segment[:3]) for segment in left}
         for segment in left:
@@ -233,14 +233,14 @@ def test_damaged_manifest_costs_its_segment_alone(log):
     key = next(key for key in store.objects if key.endswith(".manifest"))
     store.objects[key] = store.objects[key][:-3]
     count = len(store.objects)
-    found = transfer.load_segments(store, PREFIX, NAME, is_swept=True)
+    found = transfer.load_segments(store, PREFIX, NAME, must_sweep=True)
     assert found.segments == segments[1:]
     (damaged,) = found.damaged
     assert damaged[:3] == segments[0][:3]
     assert len(found.complaints) == 1
     assert len(store.objects) == count, "what can't be judged is left alone"
     copy(store, log, segments[0])
-    assert not transfer.load_segments(store, PREFIX, NAME, is_swept=True).damaged
+    assert not transfer.load_segments(store, PREFIX, NAME, must_sweep=True).damaged
 
 
 def test_store_that_is_down_is_a_store_fault(log, tmp_path):
@@ -249,7 +249,7 @@ def test_store_that_is_down_is_a_store_fault(log, tmp_path):
     with pytest.raises(StoreFault):
         copy(store, log, copies_of(log)[0])
     with pytest.raises(StoreFault):
-        transfer.load_segments(store, PREFIX, NAME, is_swept=True)
+        transfer.load_segments(store, PREFIX, NAME, must_sweep=True)
 
 
 def test_deleting_everything_leaves_other_topics(log):
