@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.broker.tier_port import Tier
+    from shmbroker.clock import Clock
     from shmbroker.controller.active_controller import ActiveController
     from shmbroker.errors import StorageFault
     from shmbroker.gateway.connection import Connection
@@ -176,6 +177,10 @@ class Store(Protocol):
 
 class BrokerContext(Protocol):
     """An I/O worker, as the APIs see it that need its logs or its groups."""
+
+    @property
+    def clock(self) -> Clock:
+        """The time at this moment, for what takes a part of a turn."""
 
     @property
     def config(self) -> BrokerConfig:

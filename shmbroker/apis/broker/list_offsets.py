@@ -15,7 +15,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from shmbroker import clock
 from shmbroker.apis.contexts import BrokerContext
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key
@@ -85,7 +84,7 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
     topics: dict[str, list[dict[str, Any]]] = {}
     pending = Pending(call)
     looked_up = 0
-    deadline = clock.monotonic() + SEARCH_S
+    deadline = broker.clock.monotonic() + SEARCH_S
     for topic in body["topics"]:
         name = topic["name"]
         image = broker.image.topics_by_name.get(name)
@@ -105,9 +104,11 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
                 _look_up(broker, image, asked, call.api_version, is_committed, row, pending)
                 looked_up += 1
                 is_search = asked["timestamp"] not in ENDS
-                if looked_up % STEP_ROWS == 0 or (is_search and clock.monotonic() > deadline):
+                if looked_up % STEP_ROWS == 0 or (
+                    is_search and broker.clock.monotonic() > deadline
+                ):
                     yield
-                    deadline = clock.monotonic() + SEARCH_S
+                    deadline = broker.clock.monotonic() + SEARCH_S
             topics.setdefault(name, []).append(row)
     answered = {"topics": [{"name": name, "partitions": rows} for name, rows in topics.items()]}
     if not pending.count:

@@ -22,7 +22,6 @@ of several brokers overlap, what they have listed is the family as it was at one
 
 from typing import Any
 
-from shmbroker import clock
 from shmbroker.apis.contexts import BrokerContext
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_adapter import Call
@@ -44,7 +43,7 @@ STOP_MS_MAX = 200
 def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any]:
     """What is below the high watermark of each partition asked."""
     partitions = []
-    looked_ns = clock.monotonic_ns()
+    looked_ns = broker.clock.monotonic_ns()
     for topic in body["topics"]:
         for asked in topic["partitions"]:
             index = asked["partition"]
@@ -73,9 +72,12 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
     stop_ms = min(body.get("stop_ms", 0), STOP_MS_MAX)
     until_ns = looked_ns + stop_ms * 1_000_000
     if stop_ms > 0:
-        clock.sleep(max(until_ns - clock.monotonic_ns(), 0) / 1e9)
+        # No delayed answer does instead: nothing of this broker may go on meanwhile.
+        broker.clock.sleep(max(until_ns - broker.clock.monotonic_ns(), 0) / 1e9)
     told: dict[str, Any] = {"error_code": 0, "partitions": partitions}
     if call.api_version >= 1:
         told["looked_ns"] = looked_ns
-        told["stopped_until_ns"] = max(until_ns, clock.monotonic_ns()) if stop_ms > 0 else looked_ns
+        told["stopped_until_ns"] = (
+            max(until_ns, broker.clock.monotonic_ns()) if stop_ms > 0 else looked_ns
+        )
     return told

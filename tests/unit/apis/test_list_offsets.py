@@ -13,6 +13,7 @@ from shmbroker.ids import partition_key
 from shmbroker.log.config import LogConfig
 from shmbroker.replica.partition import Partition, Partitions
 from shmbroker.wire import error_codes
+from tests.support.family_memory import VirtualClock
 from tests.support.steps import finish
 
 TOPIC_ID = bytes(15) + b"\x07"
@@ -66,6 +67,7 @@ def steps_of(
         ),
         partitions=Partitions({partition_key(TOPIC_ID, 0): partition}),
         tiering=tiering,
+        clock=VirtualClock(),
         on_storage_fault=on_storage_fault,
     )
     asked = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}

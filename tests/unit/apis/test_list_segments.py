@@ -8,6 +8,7 @@ import pytest
 from shmbroker.apis.broker import list_segments
 from shmbroker.replica.partition import Partitions
 from shmbroker.wire import codec
+from tests.support.family_memory import VirtualClock
 
 
 @pytest.mark.parametrize("version", [0, 1])
@@ -19,7 +20,9 @@ def test_an_answer_has_what_its_version_has(version: int, stop_ms: int) -> None:
         body["stop_ms"] = stop_ms
     request = codec.encode(f"{name}Request", version, body)
     asked = codec.decode_request(name, version, request)
-    broker: Any = SimpleNamespace(partitions=Partitions())
+    clock = VirtualClock()
+    began_ns = clock.monotonic_ns()
+    broker: Any = SimpleNamespace(partitions=Partitions(), clock=clock)
     call: Any = SimpleNamespace(api_version=version)
     answer = list_segments.answer(broker, call, asked)
     read = codec.decode_all(
@@ -27,4 +30,6 @@ def test_an_answer_has_what_its_version_has(version: int, stop_ms: int) -> None:
     )
     assert read["error_code"] == 0
     if version >= 1:
-        assert read["stopped_until_ns"] >= read["looked_ns"] + stop_ms * 1_000_000 > 0
+        assert read["looked_ns"] == began_ns
+        assert read["stopped_until_ns"] == pytest.approx(began_ns + stop_ms * 1_000_000, abs=1)
+        assert clock.monotonic_ns() == read["stopped_until_ns"], "the broker stands still"

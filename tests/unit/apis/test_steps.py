@@ -24,6 +24,7 @@ from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_adapter import STEP_ROWS
 from shmbroker.replica.partition import Partitions
 from shmbroker.wire import codec, error_codes
+from tests.support.family_memory import VirtualClock
 from tests.support.steps import finish
 
 ROWS = 5 * STEP_ROWS
@@ -70,7 +71,13 @@ def worker() -> Any:
     image = SimpleNamespace(
         topics_by_name={"t": topic}, topics_by_id={bytes(16): topic}, features={"group.version": 1}
     )
-    return SimpleNamespace(image=image, partitions=Partitions(), groups=Groups(), tiering=NoTier())
+    return SimpleNamespace(
+        image=image,
+        partitions=Partitions(),
+        groups=Groups(),
+        tiering=NoTier(),
+        clock=VirtualClock(),
+    )
 
 
 def partitions(**more: Any) -> list[dict[str, Any]]:
@@ -126,6 +133,24 @@ def test_a_long_answer_is_made_in_steps(module: Any, version: int, body: dict[st
     encoded = codec.encode(name + "Response", version, answer)
     whole = codec.decode_all(name + "Response", version, encoded)
     assert rows_in(whole) == ROWS
+
+
+@pytest.mark.parametrize(("search_s", "steps_taken"), [(0.0, 0), (1.0, 10)])
+def test_a_step_ends_when_its_searches_took_long(search_s: float, steps_taken: int) -> None:
+    broker = worker()
+
+    def find(_key: bytes) -> None:
+        broker.clock.sleep(search_s)
+
+    broker.partitions = SimpleNamespace(find=find)
+    asked = {
+        "isolation_level": 0,
+        "topics": [{"name": "t", "partitions": partitions(timestamp=1000)[:10]}],
+    }
+    for row in asked["topics"][0]["partitions"]:
+        row["current_leader_epoch"] = -1
+    steps = list_offsets.answer(broker, SimpleNamespace(api_version=7), asked)
+    assert sum(1 for _ in steps) == steps_taken
 
 
 def rows_in(value: Any) -> int:

@@ -26,6 +26,7 @@ from shmbroker.purgatory import Purgatory
 from shmbroker.records.batch import encode_batch
 from shmbroker.records.end_marker import EndMarker
 from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR
+from tests.support.family_memory import VirtualClock
 from tests.support.steps import finish
 from tests.unit.broker.test_group_commit import NOW_MS, Worker
 
@@ -281,4 +282,6 @@ def producers_of(leader: Leader) -> Any:
 def broker_of(leader: Leader) -> Any:
     topic = SimpleNamespace(topic_id=leader.partition.topic_id, partitions=[None])
     image = SimpleNamespace(topics_by_name={"t": topic})
-    return SimpleNamespace(image=image, partitions=leader.store.partitions, tiering=NoTier())
+    return SimpleNamespace(
+        image=image, partitions=leader.store.partitions, tiering=NoTier(), clock=VirtualClock()
+    )
