@@ -60,4 +60,4 @@ class Leaving:
         broker.flusher.stop()
         broker.finish_flushes()
         broker.publish()
-        broker.store.close(broker.registration.epoch)
+        broker.store.close(broker.registration.epoch, broker.clock.monotonic)

@@ -355,12 +355,12 @@ class PartitionStore:
         """Write the checkpoint files: recovery points, log starts, high watermarks."""
         self.log_directory.checkpoint(self.logs(), self._high_watermarks())
 
-    def close(self, broker_epoch: int) -> None:
+    def close(self, broker_epoch: int, monotonic: Callable[[], float]) -> None:
         """The clean end: everything flushed, checkpoints, marker. What deletions have left is gone
         too, or else when the next start has taken stock."""
         if self.is_fenced:
             self.log_directory.close()
             return
         self.directories.rename_all_refused()
-        self.removals.finish()
+        self.removals.finish(monotonic)
         self.log_directory.close_clean(self.logs(), self._high_watermarks(), broker_epoch)

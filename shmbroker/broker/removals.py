@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 import logging
 
-from shmbroker import clock, logs
+from shmbroker import logs
 from shmbroker.errors import StorageFault
 from shmbroker.log.checkpoints import remove_files
 from shmbroker.log.log_directory import remove_deleted
@@ -115,12 +115,12 @@ class Removals:
             for file_id in file_ids:
                 self._descriptors.close(file_id)
 
-    def finish(self) -> None:
+    def finish(self, monotonic: Callable[[], float]) -> None:
         """Remove directories before their time, at a stop: for as long as that may take, and as far
         as the disk lets them be removed."""
-        deadline = clock.monotonic() + REMOVE_S
+        deadline = monotonic() + REMOVE_S
         for _, path in self._to_remove:
-            if clock.monotonic() < deadline:
+            if monotonic() < deadline:
                 try:
                     remove_deleted(path)
                 except StorageFault as fault:

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from shmbroker import clock
 from shmbroker.broker.compaction import Compaction
 from shmbroker.broker.partition_store import PartitionStore
 from shmbroker.broker.upkeep import Upkeep
@@ -404,7 +405,7 @@ class Life:
 
     def stop_clean(self) -> None:
         self.jobs_now()
-        self.store.close(1)
+        self.store.close(1, clock.monotonic)
         self.metadata.close()
         self.is_up = False
         for topic in self.topics.values():
@@ -479,7 +480,7 @@ class Life:
                 for partition in store.partitions.values():
                     partition.log.close(clean=False)
                 return
-            store.close(1)
+            store.close(1, clock.monotonic)
         finally:
             store.log_directory.close()
         for verdict in verify(node):

@@ -17,7 +17,6 @@ import logging
 import os
 from typing import Protocol
 
-from shmbroker import clock
 from shmbroker.controller.raft.metadata_log import MetadataLog
 from shmbroker.controller.raft.quorum import LEADER, STATE_NAMES, Quorum
 from shmbroker.controller.raft.quorum_messages import AnswerCame, NoAnswer, RequestCame
@@ -79,9 +78,7 @@ class _Chance:
 class Voter:
     """Make one with `open`, `start` it, then call `turn` often."""
 
-    def __init__(
-        self, log: MetadataLog, quorum: Quorum, links: Links | None, clock: Clock = clock
-    ) -> None:
+    def __init__(self, log: MetadataLog, quorum: Quorum, links: Links | None, clock: Clock) -> None:
         self.clock = clock
         self.log = log
         self.quorum = quorum
@@ -101,7 +98,7 @@ class Voter:
         voters: Iterable[int] = (),
         links: Links | None = None,
         *,
-        clock: Clock = clock,
+        clock: Clock,
         chance: Chance | None = None,
         log_config: LogConfig | None = None,
         timeouts: Timeouts | None = None,

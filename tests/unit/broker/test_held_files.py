@@ -20,6 +20,7 @@ from shmbroker.records.batch import encode_batch
 from shmbroker.replica.partition import Partition
 from shmbroker.settings.layers import effective_topic_configs
 from shmbroker.shm.positions import PositionTable, table_bytes
+from tests.support.family_memory import VirtualClock
 
 NOW_MS = 1_000_000
 """By the wall clock."""
@@ -151,3 +152,20 @@ def test_directories_that_can_not_be_removed_are_tried_again_and_hold_up_no_othe
 
 def refuse(*_: object) -> None:
     raise StorageFault("can't remove it: Input/output error")
+
+
+def test_a_stop_removes_directories_until_its_clock_says_that_it_is_enough(
+    store: PartitionStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = VirtualClock()
+    removed: list[str] = []
+
+    def remove(path: str) -> None:
+        removed.append(path)
+        clock.sleep(removals.REMOVE_S / 2)
+
+    monkeypatch.setattr(removals, "remove_deleted", remove)
+    for number in range(5):
+        store.removals.remove_later(str(tmp_path / str(number)), number)
+    store.removals.finish(clock.monotonic)
+    assert len(removed) == 2

@@ -15,6 +15,7 @@ from shmbroker.log.log_directory import LogDirectory
 from shmbroker.records.batch import encode_batch
 from shmbroker.replica.partition import Partition
 from shmbroker.shm.positions import PositionTable, table_bytes
+from tests.support.family_memory import VirtualClock
 
 NOW_MS = 1_000_000
 RECORDS = 5
@@ -56,7 +57,7 @@ class Start:
 
     def stop(self) -> None:
         assert self.store is not None
-        self.store.close(1)
+        self.store.close(1, VirtualClock().monotonic)
 
     def die(self) -> None:
         assert self.store is not None

@@ -29,6 +29,7 @@ from shmbroker.replica.partition import Partition
 from shmbroker.settings.layers import effective_topic_configs
 from shmbroker.shm.positions import PositionTable, table_bytes
 from shmbroker.tools.log_verify import verify
+from tests.support.family_memory import VirtualClock
 from tests.support.leadership import leadership
 
 NOW_MS = 1_000_000
@@ -82,7 +83,7 @@ class Node:
         self.store.log_directory.close()
 
     def stop(self) -> None:
-        self.store.close(1)
+        self.store.close(1, VirtualClock().monotonic)
 
     def sync(self) -> None:
         while self.jobs:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from shmbroker import clock
 from shmbroker.apis.controller.tell_log_ends import HAS
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.controller.bootstrap import write_bootstrap_checkpoint
@@ -24,7 +25,7 @@ def open_controller(
 ) -> ActiveController:
     """The only controller, of node 1: the metadata in its directory is recovered, or made."""
     write_bootstrap_checkpoint(directory, now_ms)
-    voter = Voter.open(directory, 1)
+    voter = Voter.open(directory, 1, clock=clock)
     voter.start()
     follower = MetadataFollower(MetadataLogReader(voter.directory), cluster_id)
     return ActiveController.activate(voter, follower, config, now_ms)

@@ -18,6 +18,7 @@ from shmbroker.controller.raft.voter import Voter
 from shmbroker.errors import CorruptFault
 from tests.simulation.quorum_simulation import SimulatedLog
 from tests.support.controller_family import ControllerFamily
+from tests.support.family_memory import VirtualClock
 
 EPOCH = 5
 
@@ -92,11 +93,11 @@ def test_it_votes_again_when_it_has_what_was_committed() -> None:
 def test_who_has_lost_it(
     tmp_path: Path, others_have: bool, has_state: bool, must_catch_up: bool
 ) -> None:
-    voter = Voter.open(str(tmp_path), 2, (1, 2, 3))
+    voter = Voter.open(str(tmp_path), 2, (1, 2, 3), clock=VirtualClock())
     voter.close()
     if has_state:
         QuorumState(voter.directory).write(1, -1, -1)
-    voter = Voter.open(str(tmp_path), 2, (1, 2, 3), others_have=others_have)
+    voter = Voter.open(str(tmp_path), 2, (1, 2, 3), clock=VirtualClock(), others_have=others_have)
     assert voter.quorum.must_catch_up == must_catch_up
     voter.close()
 
