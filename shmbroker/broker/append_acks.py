@@ -83,9 +83,9 @@ class AppendAcks:
 
     def let_wait(self, peer: Peer, waiting: list[Waiting]) -> None:
         """Have acks that the kernel left wait for the replicas."""
-        now_ms = self.steady_ms()
+        steady_ms = self.steady_ms()
         for token, partition, base_offset, end, timeout_ms in waiting:
-            self.delayed.add((peer, token, partition, base_offset, -1, end, now_ms + timeout_ms))
+            self.delayed.add((peer, token, partition, base_offset, -1, end, steady_ms + timeout_ms))
 
     def acknowledge_again(
         self,

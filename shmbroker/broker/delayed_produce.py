@@ -65,12 +65,12 @@ class DelayedProduces(OffsetWaits[WaitingAck]):
         elif partition.is_under_min_in_sync:
             self.fail(partition, error_codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
-    def expire(self, now_ms: int) -> None:
+    def expire(self, steady_ms: int) -> None:
         """End those whose time is over."""
-        if now_ms < self._next_expiry_ms:
+        if steady_ms < self._next_expiry_ms:
             return
-        self._next_expiry_ms = now_ms + EXPIRY_INTERVAL_MS
-        for ack in self.drop_where(lambda ack: ack[ACK_DEADLINE_MS] <= now_ms):
+        self._next_expiry_ms = steady_ms + EXPIRY_INTERVAL_MS
+        for ack in self.drop_where(lambda ack: ack[ACK_DEADLINE_MS] <= steady_ms):
             self.expired += 1
             _refuse(ack, error_codes.REQUEST_TIMED_OUT)
 

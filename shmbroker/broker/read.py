@@ -180,7 +180,7 @@ class Reader:
         self,
         lookup: Lookup,
         purgatory: Purgatory,
-        now_ms: Callable[[], int],
+        steady_ms: Callable[[], int],
         pass_file: Callable[[Peer, Segment], None],
         tier_wait_ms: int = 0,
         waits: Histogram | None = None,
@@ -190,7 +190,7 @@ class Reader:
         """What is told of the reads whose clients are told what follows, and where their slices
         end."""
         self.purgatory = purgatory
-        self.now_ms = now_ms
+        self.steady_ms = steady_ms
         self.pass_file = pass_file
         self.tier_wait_ms = tier_wait_ms
         self.waiting: dict[tuple[int, int], DelayedRead] = {}
@@ -241,15 +241,15 @@ class Reader:
     def wait(self, read: DelayedRead, wait_ms: int) -> None:
         """Answer when there is something new, or in `wait_ms`."""
         self.waiting[read.peer.slot, read.token] = read
-        read.began_ms = read.began_ms or self.now_ms()
-        self.purgatory.watch(read, read.keys(), self.now_ms() + wait_ms)
+        read.began_ms = read.began_ms or self.steady_ms()
+        self.purgatory.watch(read, read.keys(), self.steady_ms() + wait_ms)
 
     def retry_cold(self) -> None:
         """Look again at what was on the disk alone; once a millisecond."""
-        now_ms = self.now_ms()
-        if now_ms == self._retried_ms:
+        steady_ms = self.steady_ms()
+        if steady_ms == self._retried_ms:
             return
-        self._retried_ms = now_ms
+        self._retried_ms = steady_ms
         cold, self.cold = self.cold, {}
         for read in cold:
             if not read.is_done and read.try_complete():
@@ -281,7 +281,7 @@ class Reader:
         bytes_of = self.bytes_of
         self.served += 1
         if read.began_ms:
-            self.waits.add((self.now_ms() - read.began_ms) * 1000)
+            self.waits.add((self.steady_ms() - read.began_ms) * 1000)
         self.waiting.pop((peer.slot, read.token), None)
         parts: list[bytes] = []
         add = parts.append

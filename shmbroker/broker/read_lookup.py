@@ -116,12 +116,12 @@ class Lookup:
     def __init__(
         self,
         partitions: Partitions,
-        now_ms: Callable[[], int],
+        steady_ms: Callable[[], int],
         tiering: Tier | None = None,
         on_storage_fault: Callable[[Partition, StorageFault], None] = _raise,
     ) -> None:
         self._partitions = partitions
-        self._now_ms = now_ms
+        self._steady_ms = steady_ms
         self._tiering = tiering or NoTier()
         self._on_storage_fault = on_storage_fault
         self.is_cold = False
@@ -138,7 +138,7 @@ class Lookup:
         whether it has others: then there are no results behind the one that filled the answer.
         """
         self.is_cold = self.is_tier_awaited = False
-        if read.cold_until_ms and self._now_ms() >= read.cold_until_ms:
+        if read.cold_until_ms and self._steady_ms() >= read.cold_until_ms:
             return self._look_up(asked, read, others)
         refuse_waiting()
         try:
@@ -146,7 +146,7 @@ class Lookup:
         finally:
             allow_waiting()
         if self.is_cold and not read.cold_until_ms:
-            read.cold_until_ms = self._now_ms() + COLD_WAIT_MS
+            read.cold_until_ms = self._steady_ms() + COLD_WAIT_MS
         return found
 
     def _look_up(

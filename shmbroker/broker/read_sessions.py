@@ -99,7 +99,7 @@ class ReadSession(DelayedOperation):
 
     def refresh(self) -> None:
         """Look at all rows the next time, those first that are ready now."""
-        self._refreshed_ms = self.reader.now_ms()
+        self._refreshed_ms = self.reader.steady_ms()
         self._ready.update(dict.fromkeys(range(len(self.rows))))
 
     def change(self, rows: Iterable[AskedRow]) -> bool:
@@ -118,7 +118,7 @@ class ReadSession(DelayedOperation):
         if read.isolation != self._isolation:
             self._isolation = read.isolation
             self.refresh()
-        elif self.reader.now_ms() - self._refreshed_ms >= REFRESH_MS:
+        elif self.reader.steady_ms() - self._refreshed_ms >= REFRESH_MS:
             self.refresh()
         self.reader.begin(read, max_wait_ms)
 

@@ -87,27 +87,27 @@ class Removals:
 
     def run(self, attempt: Callable[..., bool]) -> None:
         """One round, of what is due. attempt: does a thing that the disk may refuse."""
-        now_ms = self._steady_ms()
+        steady_ms = self._steady_ms()
         for _ in range(DIRECTORIES_PER_ROUND):
-            if not (self._to_remove and self._to_remove[0][0] <= now_ms):
+            if not (self._to_remove and self._to_remove[0][0] <= steady_ms):
                 break
             _, path = heapq.heappop(self._to_remove)
             if not attempt(remove_deleted, path):
-                heapq.heappush(self._to_remove, (now_ms + AGAIN_MS, path))
-        self._unlink_due(now_ms, attempt)
+                heapq.heappush(self._to_remove, (steady_ms + AGAIN_MS, path))
+        self._unlink_due(steady_ms, attempt)
 
-    def _unlink_due(self, now_ms: int, attempt: Callable[..., bool]) -> None:
+    def _unlink_due(self, steady_ms: int, attempt: Callable[..., bool]) -> None:
         """Unlink what is due, not too much in one round: the kernel takes some ten milliseconds for
         a GiB."""
         room_bytes = UNLINK_BYTES_PER_ROUND
         for _ in range(UNLINKS_PER_ROUND):
-            if not self._to_unlink or self._to_unlink[0][0] > now_ms or room_bytes <= 0:
+            if not self._to_unlink or self._to_unlink[0][0] > steady_ms or room_bytes <= 0:
                 return
             entry = heapq.heappop(self._to_unlink)
             _, file_ids, paths, size_bytes, _ = entry
             room_bytes -= size_bytes
             if not attempt(remove_files, paths):
-                again_ms = now_ms + AGAIN_MS
+                again_ms = steady_ms + AGAIN_MS
                 heapq.heappush(self._to_unlink, (again_ms, *entry[1:4], again_ms))
                 continue
             self._dropped_file_ids += file_ids

@@ -130,10 +130,10 @@ class Retries:
 
     def take_due(self) -> list[CopiedRow]:
         """Rows whose time has come."""
-        now_ms = self._steady_ms()
-        due = [row for due_ms, row in self.waiting if due_ms <= now_ms]
+        steady_ms = self._steady_ms()
+        due = [row for due_ms, row in self.waiting if due_ms <= steady_ms]
         if due:
-            self.waiting = [retry for retry in self.waiting if retry[0] > now_ms]
+            self.waiting = [retry for retry in self.waiting if retry[0] > steady_ms]
         return due
 
     def forget(self, row: CopiedRow) -> None:

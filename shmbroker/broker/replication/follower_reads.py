@@ -63,7 +63,7 @@ class FollowerReads:
     def __init__(
         self,
         partitions: dict[bytes, Partition],
-        now_ms: Callable[[], int],
+        steady_ms: Callable[[], int],
         pass_file: Callable[[Peer, Segment], None],
         moved: set[Partition],
         on_storage_fault: Callable[[Partition, StorageFault], None],
@@ -71,7 +71,7 @@ class FollowerReads:
     ) -> None:
         self._on_storage_fault = on_storage_fault
         self.partitions = partitions
-        self.now_ms = now_ms
+        self.steady_ms = steady_ms
         self.pass_file = pass_file
         self.moved = moved
         self.may_join: set[Partition] = set()
@@ -170,7 +170,7 @@ class FollowerReads:
             return
         follower.log_end_offset = offset
         if offset >= partition.log.log_end_offset:
-            follower.caught_up_ms = self.now_ms()
+            follower.caught_up_ms = self.steady_ms()
         if partition.advance_high_watermark():
             self.moved.add(partition)
         if (
@@ -193,7 +193,7 @@ class FollowerReads:
                 row.session.ready[row] = None
                 follower = partition.followers.get(row.session.peer.number)
                 if follower is not None:
-                    follower.caught_up_ms = self.now_ms()
+                    follower.caught_up_ms = self.steady_ms()
 
     def on_high_watermark(self, partition: Partition) -> None:
         """Let the followers know that a high watermark has moved, not at once."""
@@ -203,7 +203,7 @@ class FollowerReads:
 
     def _say_behind(self, session: FollowerSession) -> None:
         if not session.behind_since_ms:
-            session.behind_since_ms = self.now_ms()
+            session.behind_since_ms = self.steady_ms()
 
     def on_leadership(self, partition: Partition) -> None:
         """Note that a partition's leader, epoch or replicas have changed: followers read again when
@@ -231,17 +231,19 @@ class FollowerReads:
         ]
         if self.held:
             due.append(self.held_until_ms)
-        now_ms = self.now_ms()
+        steady_ms = self.steady_ms()
         if any(
-            session.ready and not session.token and now_ms < session.answered_ms + LOOK_AGAIN_MS_MAX
+            session.ready
+            and not session.token
+            and steady_ms < session.answered_ms + LOOK_AGAIN_MS_MAX
             for session in self.sessions.values()
         ):
-            due.append(now_ms + LOOK_AGAIN_MS)
+            due.append(steady_ms + LOOK_AGAIN_MS)
         return min(due, default=None)
 
     def answer_all(self) -> None:
         """Answer the READs about which there is something to say."""
-        if self.held and self.held_until_ms <= self.now_ms():
+        if self.held and self.held_until_ms <= self.steady_ms():
             for row in self.held:
                 row.session.ready[row] = None
             self.held.clear()
@@ -252,7 +254,7 @@ class FollowerReads:
                 self._answer(session)
             elif (
                 session.behind_since_ms
-                and session.behind_since_ms + HIGH_WATERMARK_DELAY_MS <= self.now_ms()
+                and session.behind_since_ms + HIGH_WATERMARK_DELAY_MS <= self.steady_ms()
             ):
                 self._answer_behind(session)
 
@@ -273,7 +275,7 @@ class FollowerReads:
                 bytes_max = min(SLICE_BYTES_MAX, ANSWER_BYTES_MAX - total)
                 is_throttled = self.broker_id in partition.leader_throttled
                 if is_throttled and peer.number not in partition.in_sync_replicas:
-                    bytes_max = min(bytes_max, self.throttle.room(self.now_ms()))
+                    bytes_max = min(bytes_max, self.throttle.room(self.steady_ms()))
                     if not bytes_max:
                         self._hold(row)
                         continue
@@ -289,7 +291,7 @@ class FollowerReads:
                         row.is_waiting = True  # no READ comes for an answer without a slice
                     total += length
                     if is_throttled:
-                        self.throttle.take(length, self.now_ms())
+                        self.throttle.take(length, self.steady_ms())
                     if (
                         0 < length <= INLINE_SLICE_BYTES
                         and segment.map is not None
@@ -333,7 +335,7 @@ class FollowerReads:
 
     def _hold(self, row: FollowedRow) -> None:
         if not self.held:
-            self.held_until_ms = self.now_ms() + self.throttle.wait_ms()
+            self.held_until_ms = self.steady_ms() + self.throttle.wait_ms()
         self.held[row] = None
 
     def _answer_behind(self, session: FollowerSession) -> None:
@@ -363,7 +365,7 @@ class FollowerReads:
     def _send(self, session: FollowerSession, parts: list[bytes], inline: list[bytes]) -> None:
         head = READ_DONE_HEAD.pack(session.token, len(parts), 0)
         session.token = 0
-        session.answered_ms = self.now_ms()
+        session.answered_ms = self.steady_ms()
         session.peer.send(READ_DONE, b"".join((head, *parts, *inline)))
 
     # ── coming and going ────────────────────────────────────────────────────────────────────────

@@ -79,7 +79,7 @@ class InSyncChanges:
         self._request(wanted, image)
 
     def look_at_all(
-        self, partitions: Iterable[Partition], image: MetadataImage, now_ms: int, lag_max_ms: int
+        self, partitions: Iterable[Partition], image: MetadataImage, steady_ms: int, lag_max_ms: int
     ) -> None:
         """Ask for those to be taken out that have been behind for too long, and find who may come
         in though it reads nothing new. For once a second or so."""
@@ -99,7 +99,7 @@ class InSyncChanges:
                 may_join(partition, follower) for follower in partition.followers.values()
             ):
                 self._may_join.add(partition)
-            late = lagging(partition, now_ms, lag_max_ms)
+            late = lagging(partition, steady_ms, lag_max_ms)
             if late:
                 kept = tuple(id_ for id_ in partition.in_sync_replicas if id_ not in late)
                 wanted.append((partition, kept))

@@ -284,9 +284,9 @@ class ReplicaFetcher:
         if (
             self.broker_id in partition.follower_throttled
             and self.broker_id not in partition.in_sync_replicas
-            and not self.throttle.room(now_ms := self._steady_ms())
+            and not self.throttle.room(steady_ms := self._steady_ms())
         ):
-            self.retries.waiting.append((now_ms + self.throttle.wait_ms(), row))
+            self.retries.waiting.append((steady_ms + self.throttle.wait_ms(), row))
         else:
             row.link.changed[row] = None
 
