@@ -28,7 +28,9 @@ from shmbroker.broker.read_lookup import (
     P_HIGH_WATERMARK,
     P_KEY,
     P_LOG_START_OFFSET,
+    S_PARTITION,
     ReadRefusal,
+    has_slice,
 )
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import (
@@ -123,7 +125,7 @@ class DelayedRead(DelayedOperation):
 
     def note_nothing(self, results: list[Result]) -> None:
         """The last look has not found enough."""
-        self.results = None if tuple in map(type, results) else results
+        self.results = None if has_slice(results) else results
 
     def finish(self, results: list[Result]) -> None:
         """Answer with what the last look has found."""
@@ -356,7 +358,7 @@ class Reader:
         self, results: list[Result], result: FoundSlice, which: int, fault: StorageFault
     ) -> bytes:
         """The slice of a partition whose file the disk does not give; `results` says so, too."""
-        partition = result[0]
+        partition = result[S_PARTITION]
         refusal = ReadRefusal(self.lookup.refused(partition, fault), partition)
         results[next(at for at, one in enumerate(results) if one is result)] = refusal
         return _pack_refusal(which, *refusal)

@@ -22,7 +22,7 @@ Rules of this file:
 from __future__ import annotations
 
 from shmbroker.broker.read import DelayedRead
-from shmbroker.broker.read_lookup import P_KEY, P_KNOWN, P_OFFSET, ReadRefusal
+from shmbroker.broker.read_lookup import P_KEY, P_KNOWN, P_OFFSET, S_PARTITION, ReadRefusal
 from shmbroker.ipc.operation_layout import (
     READ_COMMITTED,
     READ_DONE,
@@ -166,7 +166,7 @@ class ReadSession(DelayedOperation):
                 if place in ready and self._is_at_end(row, result):
                     self._settle(place)
             elif type(result) is not ReadRefusal:
-                partition = result[0]
+                partition = result[S_PARTITION]
                 known = partition.high_watermark, partition.log.log_start_offset
                 del ready[place]
                 ready[place] = None

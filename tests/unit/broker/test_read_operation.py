@@ -352,8 +352,8 @@ class Looked(Reading):
         super().__init__(count)
         self.looked: list[int] = []
         look_up = self.reader.lookup._look_up
-        self.reader.lookup._look_up = lambda asked, *rest: (  # type: ignore[method-assign]
-            self.looked.append(len(asked)) or look_up(asked, *rest)
+        self.reader.lookup._look_up = lambda read, asked, *rest: (  # type: ignore[method-assign]
+            self.looked.append(len(asked)) or look_up(read, asked, *rest)
         )
 
     def append(self, *indexes: int) -> None:
