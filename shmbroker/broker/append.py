@@ -68,6 +68,7 @@ from shmbroker.wire import error_codes
 
 _STORAGE = error_codes.KAFKA_STORAGE_ERROR
 _NOT_ENOUGH = error_codes.NOT_ENOUGH_REPLICAS
+_APPENDED_BYTES = APPENDED_HEAD.size
 _HAS_MORE = APPEND_FLAG_PARTS | APPEND_FLAG_TRANSACTIONAL
 
 
@@ -134,7 +135,7 @@ class Appender:
             return
         # The result, written where it goes.
         writer = peer.writer
-        index = -1 if peer.backlog else writer.claim(APPENDED, 40)
+        index = -1 if peer.backlog else writer.claim(APPENDED, _APPENDED_BYTES)
         if index < 0:
             answer(peer, token, base_offset, -1, partition.log.log_start_offset)
             return

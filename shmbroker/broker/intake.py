@@ -31,7 +31,7 @@ from shmbroker.ipc.operation_layout import (
     READ_DONE,
     READ_FLAG_FOLLOWER,
     READ_FLAG_SESSION,
-    READ_HEAD,
+    READ_FLAGS_AT,
     TOKEN,
 )
 from shmbroker.shm.counters import CONTROL_GENERATION_WORD, METADATA_END_OFFSET_WORD
@@ -119,7 +119,7 @@ class Intake:
     ) -> None:
         broker = self.broker
         if operation == READ:
-            flags = READ_HEAD.unpack_from(data, index)[5]
+            flags = data[index + READ_FLAGS_AT]
             if flags & READ_FLAG_FOLLOWER:
                 broker.replication.reads.on_read(peer, data, index)
             elif flags & READ_FLAG_SESSION:

@@ -242,6 +242,8 @@ APPEND_FLAG_ADDS = 16
 APPEND_FLAG_NO_ABORTABLE = 32
 """Produce below version 11, which does not know TRANSACTION_ABORTABLE."""
 
+READ_FLAGS_AT = 22
+"""The byte of READ_HEAD that has all flags: who takes the entry by them unpacks the head once."""
 READ_FLAG_FOLLOWER = 1
 """The asker is a follower: up to the log end offset, in a session."""
 READ_FLAG_NEW = 2
@@ -332,6 +334,7 @@ assert APPEND_ROW.size == APPEND_ROW_PARTS.size == 24
 assert APPENDED_MANY_HEAD.size == 16
 assert APPENDED_ROW.size == 20
 assert READ_HEAD.size == 32
+assert Struct("<Qiiih").size == READ_FLAGS_AT
 assert READ_PARTITION.size == 56
 assert READ_SLICE.size == 64
 assert READ_ABORTED.size == 20
