@@ -64,36 +64,22 @@ STEP_ROWS = 500
 
 
 class Call:
-    """One forwarded request: who asked, in which version, and the way back."""
+    """One request to a handler: what was asked, by whom, and the way back."""
 
     __slots__ = (
         "api_key",
         "api_name",
         "api_version",
         "client_id",
-        "deaths",
         "hold",
         "hold_names",
         "identity",
         "is_by_use",
-        "learn",
-        "peer",
-        "token",
     )
 
     def __init__(
-        self,
-        peer: Peer,
-        token: int,
-        api_key: int,
-        api_name: str,
-        api_version: int,
-        client_id: bytes,
-        identity: Identity,
+        self, api_key: int, api_name: str, api_version: int, client_id: bytes, identity: Identity
     ) -> None:
-        self.peer = peer
-        self.deaths = peer.deaths
-        self.token = token
         self.api_key = api_key
         self.api_name = api_name
         self.api_version = api_version
@@ -106,18 +92,64 @@ class Call:
         """What may take an answer and reply with it later; asked once."""
         self.hold_names: list[str] | None = None
         """What `hold` is asked about: groups or transactions; None: about all."""
-        self.learn: Learn | None = None
-        """What is told the encoded answer, if that was not held."""
 
     def reply(self, body: dict[str, Any], grant: tuple[int, int] | None = None) -> None:
-        """Encode and send the answer, in pieces if it is larger than an entry may be.
+        """Give the answer, or let it be held first.
 
         grant: (word, value) of `shm.standing`, if the same answer may be given again.
         """
         hold, self.hold = self.hold, None
         if hold is not None and hold(self.hold_names, self, body, grant):
-            self.learn = None
-            return
+            self._on_held()
+        else:
+            self._answer(body, grant)
+
+    def _on_held(self) -> None:
+        """The answer is given later, by another `reply`."""
+
+    def _answer(self, body: dict[str, Any], grant: tuple[int, int] | None) -> None:
+        raise NotImplementedError
+
+    def send(self, encoded: bytes, grant: tuple[int, int] | None = None) -> None:
+        """The answer, encoded already; nothing holds it back."""
+        raise NotImplementedError
+
+    def refuse(self) -> None:
+        """Nothing was done here; who asked may ask another process."""
+        raise NotImplementedError
+
+    def close(self, reason: str) -> None:
+        """No answer: the client's connection is to be closed, and the reason logged there."""
+        raise NotImplementedError
+
+
+class ForwardedCall(Call):
+    """A request that another process has forwarded."""
+
+    __slots__ = ("deaths", "learn", "peer", "token")
+
+    def __init__(
+        self,
+        peer: Peer,
+        token: int,
+        api_key: int,
+        api_name: str,
+        api_version: int,
+        client_id: bytes,
+        identity: Identity,
+    ) -> None:
+        super().__init__(api_key, api_name, api_version, client_id, identity)
+        self.peer = peer
+        self.deaths = peer.deaths
+        self.token = token
+        self.learn: Learn | None = None
+        """What is told the encoded answer, if that was not held."""
+
+    def _on_held(self) -> None:
+        self.learn = None
+
+    def _answer(self, body: dict[str, Any], grant: tuple[int, int] | None) -> None:
+        """Encode and send it, in pieces if it is larger than an entry may be."""
         if self.peer.deaths == self.deaths:
             encoded = codec.encode_response(self.api_name, self.api_version, body)
             self.send(encoded, grant)
@@ -125,7 +157,6 @@ class Call:
                 self.learn(encoded)
 
     def send(self, encoded: bytes, grant: tuple[int, int] | None = None) -> None:
-        """The answer, encoded already; nothing holds it back."""
         if self.peer.deaths != self.deaths:
             return  # the process that asked is dead
         if grant is not None:
@@ -141,39 +172,27 @@ class Call:
         self.peer.send(EXECUTED, head + encoded[at:])
 
     def refuse(self) -> None:
-        """Nothing was done here; who asked may ask another process."""
         self.peer.send(EXECUTED, EXECUTED_HEAD.pack(self.token, EXECUTED_FLAG_NOT_EXECUTED, 0))
 
     def close(self, reason: str) -> None:
-        """No answer: the client's connection is to be closed, and the reason logged there."""
         head = EXECUTED_HEAD.pack(self.token, EXECUTED_FLAG_CLOSE, 0)
         self.peer.send(EXECUTED, head + reason.encode()[:1024])
 
 
 class OwnCall(Call):
-    """A request of this process to itself: its answer is not encoded."""
+    """A request of this process to itself: its answer is not encoded. Nobody is there to be told
+    anything else."""
 
     __slots__ = ("_on_answer",)
 
     def __init__(
         self, api_key: int, name: str, version: int, on_answer: Callable[[dict[str, Any]], None]
     ) -> None:
-        self.api_key = api_key
-        self.api_name = name
-        self.api_version = version
-        self.client_id = b""
-        self.identity = OF_FAMILY
-        self.is_by_use = False
-        self.hold = None
-        self.hold_names = None
-        self.learn = None
+        super().__init__(api_key, name, version, b"", OF_FAMILY)
         self._on_answer = on_answer
 
-    def reply(self, body: dict[str, Any], grant: tuple[int, int] | None = None) -> None:
-        """Tell the answer, or let it be held first."""
-        hold, self.hold = self.hold, None
-        if hold is None or not hold(self.hold_names, self, body, grant):
-            self._on_answer(body)
+    def _answer(self, body: dict[str, Any], grant: tuple[int, int] | None) -> None:
+        self._on_answer(body)
 
 
 class Executor:
@@ -237,7 +256,7 @@ class Executor:
                 return
         name, handler = self.handlers[api_key]
         identity = unpack_identity(content[name_bytes:body_at])
-        call = Call(peer, token, api_key, name, version, content[:name_bytes], identity)
+        call = ForwardedCall(peer, token, api_key, name, version, content[:name_bytes], identity)
         call.is_by_use = bool(flags & EXECUTE_FLAG_BY_USE)
         try:
             body = codec.decode_request(name, version, content, body_at)

@@ -15,7 +15,7 @@ from typing import Any
 from shmbroker import clock, logs
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.ipc.member import BACKLOG_RETRY_S
-from shmbroker.ipc.operation_adapter import Call, Executor
+from shmbroker.ipc.operation_adapter import Call, Executor, ForwardedCall
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.compaction.cleaned_files import try_remove_cleaned
 from shmbroker.processes.child import REST_S, SleepingChild
@@ -59,7 +59,7 @@ class Cleaner(SleepingChild):
     def __init__(self, shared: SharedResources, slot: Slot) -> None:
         super().__init__(shared, slot)
         self.executor = Executor({CLEAN_LOG: ("CleanLog", self.on_call)})
-        self._call: Call | None = None
+        self._call: ForwardedCall | None = None
         self._directory = ""
         self._is_abandoned = False
         self._began = 0.0
@@ -90,6 +90,7 @@ class Cleaner(SleepingChild):
         from shmbroker.log.compaction.chunks import Source
         from shmbroker.log.compaction.compactor import LastRecord, Settings, compact
 
+        assert isinstance(call, ForwardedCall), "the cleaner asks itself nothing"
         self._call, self._is_abandoned = call, False
         self._directory = body["directory"]
         self._began = clock.monotonic()

@@ -149,7 +149,7 @@ OLD_BUGS = (
         "who asks while it boots gets no answer once it runs",
         (
             Change(
-                "shmbroker.ipc.operation_adapter:Call.reply",
+                "shmbroker.ipc.operation_adapter:ForwardedCall._answer",
                 "if self.peer.deaths == self.deaths:",
                 "if self.peer.incarnation == self.deaths + 1:",
             ),
