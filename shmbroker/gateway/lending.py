@@ -22,14 +22,15 @@ Rules of this file:
   I/O worker has any room; some such clients at each look. Their requests go a straight way there
   (`processes.straight`), which takes less time than to hand them over. To be lent, the connection
   is read no more until it is answered.
+* A worker with more connections than there are marks looks at none of them.
 * Where somebody has to show who it is, is charged or watched (SASL, TLS, ACLs, quotas, audit),
   nobody is lent.
 * The lender keeps its own descriptor, and goes on counting the connection for the limits.
-* A mark in shared memory says whether a guest is between two requests; it is set before anything is
-  read. Where an I/O worker dies, those between two requests come home, and the others end: what
-  they have asked for is lost. Where it hangs and is fenced, all end, as it may read on some day:
-  their clients come back and are told who leads. The guests of a network worker that dies end with
-  it.
+* A mark in shared memory says whether a guest is between two requests (`shm.guest_marks`); it is
+  set before anything is read. Where an I/O worker dies, those between two requests come home, and
+  the others end: what they have asked for is lost. Where it hangs and is fenced, all end, as it may
+  read on some day: their clients come back and are told who leads. The guests of a network worker
+  that dies end with it.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from typing import NamedTuple, Protocol
 from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.poller import EPOLLIN
 from shmbroker.ipc.busy import Busy, next_rest
+from shmbroker.shm.guest_marks import MARKS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,9 +56,6 @@ if TYPE_CHECKING:
 
 LENT, HOME, ENDED = range(3)
 """What a message is about, its first value."""
-MARKS = 1024
-"""The most guests that one I/O worker may have of one network worker. A worker with more
-connections looks at none of them."""
 
 LOOK_S = 0.05
 """The time between two looks at who is quiet."""

@@ -46,7 +46,6 @@ import os
 import socket
 from collections.abc import Callable, Collection
 
-from shmbroker.gateway.lending import MARKS
 from shmbroker.ipc.passage import make_pair
 from shmbroker.ipc.peer import Peer
 from shmbroker.observe.about import REGION, About
@@ -60,11 +59,11 @@ from shmbroker.shm import (
 )
 from shmbroker.shm.counters import DOORBELL, Counters, layout_size
 from shmbroker.shm.doorbell import Doorbell, make_eventfd
+from shmbroker.shm.guest_marks import make_marks
 from shmbroker.shm.notice import Notice
 from shmbroker.shm.region import Region, require_room, sweep
 from shmbroker.shm.ring import RingReader, RingWriter
 from shmbroker.shm.ring_layout import create_ring, parts_of_ring, ring_bytes
-from shmbroker.shm.words import WORD_BYTES, words_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -144,11 +143,7 @@ class SharedResources:
             for network_worker in self.of_role(NETWORK_WORKER)
         }
         """The I/O worker's end and the network worker's, by their slots."""
-        marks = words_of(memoryview(mmap.mmap(-1, _pages(MARKS * WORD_BYTES * len(self.passages)))))
-        self.guest_marks = {
-            pair: marks[MARKS * which : MARKS * (which + 1)]
-            for which, pair in enumerate(self.passages)
-        }
+        self.guest_marks = make_marks(self.passages)
         """The marks of one I/O worker's guests from one network worker, by their slots."""
 
     def _make_regions(

@@ -23,7 +23,6 @@ from shmbroker.gateway.guests import (
 )
 from shmbroker.gateway.lending import (
     LOOK_S,
-    MARKS,
     OTHER_S,
     QUIET_LOOKS,
     RESTING,
@@ -46,6 +45,7 @@ from shmbroker.ipc.passage import Passage, make_pair
 from shmbroker.kernels import native
 from shmbroker.metadata.quota_image import quota_record
 from shmbroker.shm.counters import OPEN_CONNECTIONS
+from shmbroker.shm.guest_marks import MARKS
 from shmbroker.shm.words import WORD_BYTES, words_of
 from shmbroker.wire import codec
 from shmbroker.wire.error_codes import FETCH_SESSION_ID_NOT_FOUND, NONE, NOT_LEADER_OR_FOLLOWER
