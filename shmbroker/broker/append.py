@@ -27,13 +27,15 @@ Rules of this file:
   just said to be under way here (`unverified`, KIP-890).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 from shmbroker.broker.append_acks import AppendAcks
 from shmbroker.broker.append_answers import answer, refuse
 from shmbroker.broker.append_checks import look_closer
 from shmbroker.broker.append_parts import AppendParts
-from shmbroker.broker.unverified import HeldBatches, Unverified
+from shmbroker.broker.unverified import HeldBatches, Unverified, refuse_all
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import (
     ACKS_ALL,
@@ -66,6 +68,10 @@ from shmbroker.records.stamping import stamped
 from shmbroker.replica.partition import Partition, Partitions, not_led_error
 from shmbroker.wire import error_codes
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.broker.unverified import Ask
+
 _STORAGE = error_codes.KAFKA_STORAGE_ERROR
 _NOT_ENOUGH = error_codes.NOT_ENOUGH_REPLICAS
 _APPENDED_BYTES = APPENDED_HEAD.size
@@ -82,8 +88,10 @@ class Appender:
         on_storage_fault: Callable[[Partition, StorageFault], None],
         sync: Callable[..., None],
         steady_ms: Callable[[], int],
+        verify: Ask = refuse_all,
     ) -> None:
-        """now_ms: what the wall clock shows, which may jump; steady_ms: what waits go by."""
+        """now_ms: what the wall clock shows, which may jump; steady_ms: what waits go by. verify:
+        asks the coordinator of a transaction."""
         self.partitions = partitions
         self.now_ms = now_ms
         self.steady_ms = steady_ms
@@ -92,7 +100,7 @@ class Appender:
         """Produce is refused, but for internal topics (`disk_reserve`)."""
         self.acks = AppendAcks(partitions, sync, steady_ms)
         self.appended = self.acks.appended
-        self.unverified = Unverified(partitions, self.on_append)
+        self.unverified = Unverified(partitions, self.on_append, verify)
         self.parts = AppendParts()
         self._acknowledge = self.acks.acknowledge
         self.batches_in = self.bytes_in = 0

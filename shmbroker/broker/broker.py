@@ -31,6 +31,7 @@ from shmbroker.broker.append_runs import AppendRuns
 from shmbroker.broker.applied_settings import AppliedSettings
 from shmbroker.broker.asks import Asks
 from shmbroker.broker.compaction import Compaction
+from shmbroker.broker.coordinators import Coordinators
 from shmbroker.broker.damage import DamageMender
 from shmbroker.broker.disk_reserve import DiskReserve
 from shmbroker.broker.disk_watch import DiskWatch
@@ -59,15 +60,10 @@ from shmbroker.broker.tiering.tiering import Tiering
 from shmbroker.broker.transaction_exchange import TransactionExchange
 from shmbroker.broker.upkeep import Upkeep
 from shmbroker.clock import Clock
-from shmbroker.groups.coordinator import GroupCoordinator
-from shmbroker.groups.transactions.coordinator import TransactionCoordinator
-from shmbroker.ids import new_member_id
 from shmbroker.ipc.asking import Asking
 from shmbroker.ipc.awake import AFTER_S, AMONG_REPLICAS_S, Awake
 from shmbroker.ipc.core import Core
 from shmbroker.ipc.member import BACKLOG_RETRY_S, FamilyMember
-from shmbroker.metadata.features import TRANSACTION_VERSION
-from shmbroker.metadata.topic_names import OFFSETS_TOPIC
 from shmbroker.purgatory import Purgatory
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import AHEAD_ENDS, CLEANER_WANTED, CONTROL_GENERATION_WORD
@@ -120,7 +116,16 @@ class Broker:
         self.settings = LiveSettings(config, broker_id, lambda: self.image)
         self._build_asking(endpoint)
         self._build_storage(disk, tables)
-        self._build_coordinators(tables)
+        self.coordinators = Coordinators(
+            config,
+            self.appender,
+            self.exchange,
+            self.producer_ids,
+            tables.standing,
+            lambda: self.image,
+        )
+        self.groups = self.coordinators.groups
+        self.transactions = self.coordinators.transactions
         self._build_replication(tables)
         self._build_following()
         self.executor = executor_of(self)
@@ -134,7 +139,7 @@ class Broker:
         self._next_housekeeping = 0.0
 
     def _build_asking(self, endpoint: tuple[str, int]) -> None:
-        """What asks controllers, siblings and helpers, and passes files to those who read them."""
+        """What asks controllers, siblings and helpers."""
         member, peers = self.member, self.peers
         self.asking = Asking(member.incarnation << 48)
         self.registration = Registration(
@@ -154,10 +159,15 @@ class Broker:
         )
         self.next_producer_id = self.producer_ids.take
         self.wait_for_producer_ids = self.producer_ids.wait
-        self.passing = FilePassing(
-            {peer.slot: peer for peer in (*peers.gateways, *peers.siblings.values())},
-            peers.passing,
+        self.exchange = TransactionExchange(
+            self.config,
+            self.broker_id,
+            lambda: self.image,
+            self.asks.broker,
+            lambda markers: self.transactions.endings.on_marked(markers),
+            self.steady_ms,
         )
+        self.verify_transaction = self.exchange.verify
 
     def _build_storage(self, disk: Disk, tables: Tables) -> None:
         """What keeps logs, appends to them and reads them."""
@@ -169,9 +179,9 @@ class Broker:
             member.incarnation > 1,
             disk.flusher.submit,
             self.steady_ms,
+            member.tally.add,
+            self._on_readable,
         )
-        self.store.count = member.tally.add
-        self.store.on_readable = self._on_readable
         self.partitions = self.store.partitions
         self.upkeep = Upkeep(self.store, config["log.retention.check.interval.ms"])
         self.compaction = Compaction(
@@ -187,9 +197,13 @@ class Broker:
             self.clock, member.tally.add, self.damage, self.now_ms, self.partitions
         )
         self.on_storage_fault = faults.on_fault
-        self.passing.on_storage_fault = faults.on_file_fault
         self.appender = Appender(
-            self.partitions, self.now_ms, self.on_storage_fault, self.store.flush, self.steady_ms
+            self.partitions,
+            self.now_ms,
+            self.on_storage_fault,
+            self.store.flush,
+            self.steady_ms,
+            self.exchange.verify,
         )
         self.acks = self.appender.acks
         self.append_runs = AppendRuns(self.appender)
@@ -213,7 +227,13 @@ class Broker:
                 disk.tier_cache,
                 member.incarnation,
             )
-        self.store.retain_tiered = self.tiering.retain
+            self.store.retain_tiered = self.tiering.retain
+        peers = self.peers
+        self.passing = FilePassing(
+            {peer.slot: peer for peer in (*peers.gateways, *peers.siblings.values())},
+            peers.passing,
+            faults.on_file_fault,
+        )
         self.reader = Reader(
             Lookup(self.partitions, self.steady_ms, self.tiering, self.on_storage_fault),
             self.purgatory,
@@ -225,37 +245,6 @@ class Broker:
         self.read_sessions = ReadSessions(self.reader)
         index = member.counters.at(member.index, AHEAD_ENDS)
         self.read_ahead = ReadAhead(self.reader, self.words, index)
-
-    def _build_coordinators(self, tables: Tables) -> None:
-        """Build the coordinators of groups and of transactions."""
-        self.groups = GroupCoordinator(
-            self.config,
-            self.now_ms,
-            self.steady_ms,
-            new_member_id,
-            self.acks.on_stored,
-            tables.standing,
-        )
-        self.exchange = TransactionExchange(
-            self.config,
-            self.broker_id,
-            lambda: self.image,
-            self.asks.broker,
-            lambda markers: self.transactions.endings.on_marked(markers),
-            self.steady_ms,
-        )
-        self.verify_transaction = self.appender.unverified.ask = self.exchange.verify
-        self.transactions = TransactionCoordinator(
-            self.config,
-            self.now_ms,
-            self.steady_ms,
-            self.producer_ids.take,
-            lambda: self.image.features.get(TRANSACTION_VERSION, 0),
-            self.acks.on_stored,
-            self.exchange.send,
-        )
-        for coordinator in (self.groups, self.transactions):
-            coordinator.on_unread = self.on_storage_fault
 
     def _build_replication(self, tables: Tables) -> None:
         """The part in what other brokers have, too, and which logs are here."""
@@ -359,7 +348,7 @@ class Broker:
             self.reader.retry_cold()
         if self.flusher.is_busy:
             self.finish_flushes()
-        had_work |= self._run_coordinators()
+        had_work |= self.coordinators.run_due(self._steady_ms)
         commit = self.acks.group_commit
         if commit.waiting or commit.wanted:
             commit.start()  # behind all that may append
@@ -409,19 +398,6 @@ class Broker:
             return 0.0
         return self._rest(now, deadline)
 
-    def _run_coordinators(self) -> bool:
-        """What is due of groups and transactions; True if there was anything."""
-        had_work = False
-        if self.groups.wake_ms <= self._steady_ms:
-            self.groups.run_due()
-            had_work = True
-        if self.transactions.wake_ms <= self._steady_ms:
-            self.transactions.run_due()
-            had_work = True
-        if self.exchange.to_verify:
-            self.exchange.ask_coordinators()
-        return had_work
-
     def _wake_readers(self, appended: tuple[Partition, ...]) -> None:
         """Followers and consumers that wait at the ends of these partitions."""
         for partition in appended:
@@ -458,8 +434,7 @@ class Broker:
             timeout = min(timeout, (due_ms - steady_ms) / 1000)
         if deadline is not None:
             timeout = min(timeout, (deadline - steady_ms) / 1000)
-        wake_ms = min(self.groups.wake_ms, self.transactions.wake_ms, self.exchange.next_ms)
-        timeout = min(timeout, (wake_ms - steady_ms) / 1000)
+        timeout = min(timeout, (self.coordinators.wake_ms - steady_ms) / 1000)
         return max(SLEEP_S_MIN, timeout)
 
     def has_news(self) -> bool:
@@ -475,10 +450,7 @@ class Broker:
         """Wake those who wait for a high watermark, which has moved without an append."""
         self.purgatory.check(partition.key)
         if partition.is_internal:
-            if partition.topic == OFFSETS_TOPIC:
-                self.groups.on_high_watermark(partition)
-            else:
-                self.transactions.on_high_watermark(partition)
+            self.coordinators.on_high_watermark(partition)
 
     def finish_flushes(self) -> None:
         """Recovery points and acks of what is on the disk now."""

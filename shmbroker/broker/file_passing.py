@@ -20,7 +20,13 @@ from shmbroker.log.segment import Segment
 class FilePassing:
     """What one I/O worker has passed to whom. peers: by slot; sockets: this end of each pair."""
 
-    def __init__(self, peers: Mapping[int, Peer], sockets: Mapping[int, socket.socket]) -> None:
+    def __init__(
+        self,
+        peers: Mapping[int, Peer],
+        sockets: Mapping[int, socket.socket],
+        on_storage_fault: Callable[[StorageFault], object],
+    ) -> None:
+        """on_storage_fault: told that a descriptor that was asked for again can't be had."""
         self._peers = peers
         self._sockets = sockets
         self._passed: dict[int, set[int]] = {slot: set() for slot in peers}
@@ -28,8 +34,7 @@ class FilePassing:
         self._segments: dict[int, Segment] = {}
         self.waiting: dict[tuple[int, int], Peer] = {}
         """(slot, file id) of descriptors for which a socket pair had no room."""
-        self.on_storage_fault: Callable[[StorageFault], object] = lambda _fault: None
-        """What is told that a descriptor that was asked for again can't be had."""
+        self._on_storage_fault = on_storage_fault
 
     def pass_file(self, peer: Peer, segment: Segment) -> None:
         """Pass a segment's file before a slice of it is named for the first time. StorageFault if
@@ -48,7 +53,7 @@ class FilePassing:
                 self._pass(peer, file_id, segment)
                 return
             except StorageFault as fault:
-                self.on_storage_fault(fault)
+                self._on_storage_fault(fault)
         peer.send(DROP_FILE, TOKEN.pack(file_id))
 
     def _pass(self, peer: Peer, file_id: int, segment: Segment) -> None:

@@ -61,6 +61,10 @@ class LastKnown(NamedTuple):
     is_only_replica: bool
 
 
+def _ignore(_what: object) -> None:
+    """What a store tells whose owner does not ask."""
+
+
 class PartitionStore:
     """Owns the log directory. `partitions` is shared with those who append and read."""
 
@@ -72,8 +76,12 @@ class PartitionStore:
         is_successor: bool,
         submit_flush: Callable[[list[int], Callable[[OSError | None], None]], None],
         steady_ms: Callable[[], int],
+        count: Callable[[str], None] = _ignore,
+        on_readable: Callable[[bytes], object] = _ignore,
     ) -> None:
-        """steady_ms: the time, for what waits: it never goes back."""
+        """steady_ms: the time, for what waits: it never goes back. count: told the name of a
+        counter for each thing that is found lost or damaged. on_readable: told the key of a
+        partition of which less can be read now: it begins later, or its disk has failed."""
         self.log_directory = log_directory
         self.positions = positions
         self.file_ids = itertools.count(file_id_base + 1)
@@ -91,16 +99,11 @@ class PartitionStore:
         """The time from which a round of upkeep writes checkpoints, in steady milliseconds."""
         self.is_log_start_moved = False
         """A log start offset is not durable yet: the next round of upkeep sees to it."""
-        self.on_readable: Callable[[bytes], object] = lambda key: None
-        """What is told the key of a partition of which less can be read now: it begins later, or
-        its disk has failed."""
-        self.count: Callable[[str], None] = lambda name: None
-        """What is told the name of a counter for each thing that is found lost or damaged."""
+        self.on_readable = on_readable
+        self.count = count
         self.removals = Removals(log_directory.descriptors, self.dropped_file_ids, steady_ms)
         self.swaps = Swaps(self)
-        self.directories = PartitionDirectories(
-            log_directory, lambda name: self.count(name), self.removals.remove_later
-        )
+        self.directories = PartitionDirectories(log_directory, count, self.removals.remove_later)
 
     # ── open and delete ─────────────────────────────────────────────────────────────────────────
 

@@ -93,10 +93,11 @@ class Unverified:
         self,
         partitions: Partitions,
         append: Callable[[Peer, memoryview, int, int, HeldBatches], None],
+        ask: Ask,
     ) -> None:
         self._partitions = partitions
         self._append = append
-        self.ask: Ask = refuse_all
+        self.ask = ask
         self.asked: dict[tuple[bytes, int], HeldBatches] = {}
         """The held batches whose coordinator is asked, by partition key and producer id."""
         self._bytes = 0

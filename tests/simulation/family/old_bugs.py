@@ -214,7 +214,7 @@ OLD_BUGS = (
         "answers that wait for replicas are not sent when these have what is needed",
         (
             Change(
-                "shmbroker.broker.broker:Broker._on_high_watermark",
+                "shmbroker.broker.coordinators:Coordinators.on_high_watermark",
                 "        self.groups.on_high_watermark(partition)\n",
                 "        pass\n",
             ),
@@ -347,13 +347,13 @@ OLD_BUGS = (
         (
             Change(
                 "shmbroker.broker.broker:Broker.turn",
-                "    had_work |= self._run_coordinators()\n"
+                "    had_work |= self.coordinators.run_due(self._steady_ms)\n"
                 "    commit = self.acks.group_commit\n"
                 "    if commit.waiting or commit.wanted:\n"
                 "        commit.start()  # behind all that may append\n",
                 "    commit = self.acks.group_commit\n"
                 "    if commit.waiting or commit.wanted:\n        commit.start()\n"
-                "    had_work |= self._run_coordinators()\n",
+                "    had_work |= self.coordinators.run_due(self._steady_ms)\n",
             ),
         ),
         Plan(False, True, 0.0, has_transactions=True),

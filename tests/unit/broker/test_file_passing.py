@@ -27,7 +27,7 @@ def test_a_full_socket_pair_is_tried_once_until_somebody_takes_from_it() -> None
         peer: Any = SimpleNamespace(
             slot=SLOT, doorbell=SimpleNamespace(ring_if_sleeping=lambda: rung.append(1))
         )
-        passing = FilePassing({SLOT: peer}, {SLOT: ours})
+        passing = FilePassing({SLOT: peer}, {SLOT: ours}, lambda _: None)
         table = FileTable(theirs, COUNT)
         for file_id in range(1, COUNT + 1):
             segment: Any = SimpleNamespace(file_id=file_id, fd=fd)
@@ -66,7 +66,7 @@ def test_a_file_that_can_not_be_opened_is_not_named_and_passed_the_next_time() -
     with ours, theirs:
         theirs.setblocking(False)
         peer: Any = SimpleNamespace(slot=SLOT)
-        passing = FilePassing({SLOT: peer}, {SLOT: ours})
+        passing = FilePassing({SLOT: peer}, {SLOT: ours}, lambda _: None)
         table = FileTable(theirs, COUNT)
         segment: Any = Segment()
         with pytest.raises(StorageFault):
@@ -82,8 +82,7 @@ def test_who_asks_again_for_a_file_that_can_not_be_opened_is_told_that_it_is_gon
         sent: list[Any] = []
         faults: list[str] = []
         peer: Any = SimpleNamespace(slot=SLOT, send=lambda *what: sent.append(what))
-        passing = FilePassing({SLOT: peer}, {SLOT: ours})
-        passing.on_storage_fault = lambda fault: faults.append(fault.path)
+        passing = FilePassing({SLOT: peer}, {SLOT: ours}, lambda fault: faults.append(fault.path))
         segment: Any = Segment()
         segment.is_refused = False
         passing.pass_file(peer, segment)

@@ -73,9 +73,9 @@ class Node:
             is_successor,
             lambda fds, on_done: self.jobs.append((fds, on_done)),
             lambda: self.steady_ms,
+            self.counted.append,
         )
         self.upkeep = Upkeep(self.store, 300_000)
-        self.store.count = self.counted.append
 
     def kill(self) -> None:
         for partition in self.store.partitions.values():
