@@ -72,8 +72,11 @@ from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from shmbroker.apis.contexts import MetadataLink
     from shmbroker.broker.ports import Disk, Peers, Tables
+    from shmbroker.metadata.changes import MetadataChange
     from shmbroker.metadata.image import MetadataImage
     from shmbroker.replica.partition import Partition
 
@@ -462,6 +465,16 @@ class Broker:
     def on_settings(self) -> None:
         """The settings that this was started with have other values."""
         self.applied_settings.apply({""})
+
+    def attach_gateway(
+        self,
+        on_followed: Callable[[Sequence[MetadataChange]], None],
+        on_gateway_lost: Callable[[int], None],
+    ) -> None:
+        """A gateway beside this broker is told what has changed in the metadata, and the slots of
+        network workers that have died."""
+        self.metadata.on_followed = on_followed
+        self.peer_changes.on_gateway_lost = on_gateway_lost
 
     def drop_passed_files(self) -> None:
         """Descriptors of files that are gone are closed everywhere."""

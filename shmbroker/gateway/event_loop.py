@@ -113,7 +113,7 @@ class EventLoop:
         self.scratch = bytearray(SCRATCH_BYTES)
         self.scratch_view = memoryview(self.scratch)
         self.straight: Callable[[Connection], bool] | None = None
-        """What is asked first where a connection can be read: see `processes.straight`."""
+        """What is asked first where a connection can be read: see `guests.straight`."""
         self.is_peeked = False
         """What `take_frames` is given still lies in the kernel."""
 

@@ -3,7 +3,7 @@
 Rules of this file:
 * A guest appends, reads, and commits and fetches offsets. For anything else it goes home, with the
   frame that asks for it.
-* Small Produces, and offsets that were asked for before, go a straight way (`processes.straight`),
+* Small Produces, and offsets that were asked for before, go a straight way (`guests.straight`),
   which costs less here than handing them over would. Who goes it stays, however often it asks.
 * The others go home when this process has too little rest: while they are here, it is one core that
   reads their requests and writes the log. They go, too, when their requests come so fast that a

@@ -20,7 +20,7 @@ Rules of this file:
   requests: two processes that look for work answer a lone client sooner, and spend no more.
 * A client that sends small batches, or asks for offsets, is lent however many they are, while the
   I/O worker has any room; some such clients at each look. Their requests go a straight way there
-  (`processes.straight`), which takes less time than to hand them over. To be lent, the connection
+  (`guests.straight`), which takes less time than to hand them over. To be lent, the connection
   is read no more until it is answered.
 * A worker with more connections than there are marks looks at none of them.
 * Where somebody has to show who it is, is charged or watched (SASL, TLS, ACLs, quotas, audit),

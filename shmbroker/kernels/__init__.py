@@ -9,7 +9,7 @@
     compaction    keys, the map of them, new files log/compaction/engine.py        else numpy
     appends       batches of a Produce, to a ring  gateway/produce_many.py         else Python
     plain         batches from a ring, to segments broker/append_runs.py           else Python
-    straight      what guests ask, to its answers processes/straight.py           else Python
+    straight      what guests ask, to its answers guests/straight.py             else Python
     look          at rings, before a process sleeps ipc/core.py                    else Python
 
 `_native.pyi` has the signatures and what each raises, `kernels.h` the layouts, one `.c` file each

@@ -1,4 +1,4 @@
-/* What guests ask, from their sockets to the answers in one call (`processes/straight`).
+/* What guests ask, from their sockets to the answers in one call (`guests/straight`).
  *
  *   recv ─► known bytes? ─► whole frame? ─► plain_append (`plain.c`) ─► answer, next frame ─► send
  *              │ no             │ no            │ no

@@ -21,13 +21,14 @@ from shmbroker import clock
 from shmbroker.gateway.gateway import Gateway
 from shmbroker.gateway.guests import Guests
 from shmbroker.gateway.ports import Brokers, Siblings
+from shmbroker.guests import straight
+from shmbroker.guests.brokers_image import BrokersImage
 from shmbroker.ipc.awake import Awake
 from shmbroker.ipc.core import EVENTS, NOTHING, Core
 from shmbroker.ipc.member import FamilyMember
 from shmbroker.ipc.passage import Passage
 from shmbroker.ipc.passed_files import FileTable, open_files_share
 from shmbroker.ipc.peer import Peer
-from shmbroker.processes import straight
 from shmbroker.processes.heap import give_back_freed
 from shmbroker.processes.shared_resources import (
     IO_WORKER,
@@ -41,7 +42,6 @@ from shmbroker.shm.counters import (
     AHEAD_ENDS,
     GUEST_ROOM,
     INCARNATION,
-    METADATA_END_OFFSET_WORD,
     STATE,
     STATE_RUNNING,
     Counters,
@@ -57,7 +57,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.broker.broker import Broker
     from shmbroker.gateway.listener import Listener
-    from shmbroker.metadata.changes import MetadataChange
     from shmbroker.shm.latencies import Latencies
 
 GUESTS_SHARE = 4
@@ -128,40 +127,6 @@ class OwnTally(Tally):
             super().show(name, total)
 
 
-class BrokersImage:
-    """The metadata that the broker beside has followed: a `MetadataLink` to no controller."""
-
-    def __init__(self, broker: Broker, words: memoryview) -> None:
-        self._broker = broker
-        self._words = words
-        self._changes: list[MetadataChange] = []
-        self.epoch = 0
-        self.number = broker.link.number
-        self.follower = broker.link.follower
-        broker.metadata.on_followed = self._on_followed
-        self._on_followed([])
-
-    def _on_followed(self, changes: Sequence[MetadataChange]) -> None:
-        self._changes += changes
-        self._words[METADATA_END_OFFSET_WORD] = self._broker.image.offset
-
-    def is_behind(self) -> bool:
-        return bool(self._changes)
-
-    def has_news(self) -> bool:
-        return False
-
-    def catch_up(self) -> list[MetadataChange]:
-        changes, self._changes = self._changes, []
-        return changes
-
-    def peer(self) -> None:
-        """No peer: nobody is asked."""
-
-    def others(self) -> list[Peer]:
-        return []
-
-
 def own_member(shared: SharedResources, slot: Slot, broker: Peer) -> FamilyMember:
     """The gateway as the member of a family of two, with counters that nobody else sees."""
     counters = Counters(memoryview(bytearray(layout_size(len(SLOTS)))), len(SLOTS))
@@ -220,11 +185,12 @@ class GuestGateway:
         latencies: Latencies,
     ) -> None:
         member = own_member(shared, slot, rings.of_gateway)
+        image = BrokersImage(broker, member.counters.words)
         self.gateway = gateway = Gateway(
             clock,
             member,
             config,
-            BrokersImage(broker, member.counters.words),
+            image,
             poller,
             listeners,
             own_brokers(shared, slot, broker, rings.of_gateway),
@@ -248,7 +214,7 @@ class GuestGateway:
             clock.worked_s,
             open_files_share(GUESTS_SHARE),
         )
-        broker.peer_changes.on_gateway_lost = self.guests.on_lender_lost
+        broker.attach_gateway(image.on_followed, self.guests.on_lender_lost)
         gateway.lending = self.guests
         gateway.loop.acceptor.listeners.clear()  # it accepts nobody
         self._straight = straight.StraightWay(gateway, broker, self.guests)

@@ -8,8 +8,8 @@ import pytest
 from shmbroker.gateway.event_loop import EventLoop
 from shmbroker.gateway.fetch_ahead import FetchAhead
 from shmbroker.gateway.lending import Lender
+from shmbroker.guests.straight import StraightWay
 from shmbroker.kernels import native
-from shmbroker.processes.straight import StraightWay
 from tests.simulation.family.old_bugs import OLD_BUGS, OldBug, put_back
 from tests.simulation.family.simulate import (
     AHEAD,

@@ -111,7 +111,8 @@ PAGES_ONLY = {"console.py", "metrics.py"}
 """In processes: imported by that process alone, where it is asked for."""
 
 LIGHT = (
-    "processes", "apis", "gateway", "broker", "groups", "controller", "replica", "log", "wire",
+    "processes", "apis", "guests", "gateway", "broker", "groups", "controller", "replica", "log",
+    "wire",
 )  # fmt: skip
 """Packages of what a family runs from its start."""
 

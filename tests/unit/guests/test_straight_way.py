@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from shmbroker.guests.straight import StraightWay
 from shmbroker.kernels import native
-from shmbroker.processes.straight import StraightWay
 from shmbroker.wire.api_keys import OFFSET_FETCH
 from shmbroker.wire.frame import request_frame, response_frame
 
