@@ -236,6 +236,12 @@ class BrokerContext(Protocol):
     ) -> None:
         """Tell 0 once the in-sync replicas have all below an offset, or the error code."""
 
+    def when_deleted(
+        self, partition: Partition, offset: int, timeout_ms: int, then: Callable[[int, int], None]
+    ) -> None:
+        """Tell 0 and the low watermark once no live replica begins before an offset, or the error
+        code and the low watermark that is known."""
+
     def verify_transaction(
         self,
         partition: Partition,

@@ -51,7 +51,7 @@ from shmbroker.broker.read_ahead import ReadAhead
 from shmbroker.broker.read_lookup import Lookup
 from shmbroker.broker.read_sessions import ReadSessions
 from shmbroker.broker.registration import Registration
-from shmbroker.broker.replicated import ReplicationWaits
+from shmbroker.broker.replicated import LIVE_BROKERS, ReplicationWaits
 from shmbroker.broker.replication.replication import Replication
 from shmbroker.broker.shown import BrokerShown
 from shmbroker.broker.storage_faults import StorageFaults
@@ -115,7 +115,8 @@ class Broker:
         self.look_at_clocks()
         self.flusher = disk.flusher
         self.purgatory = Purgatory()
-        self.when_replicated = ReplicationWaits(self.purgatory, self.steady_ms).wait
+        waits = ReplicationWaits(self.purgatory, self.steady_ms, lambda: self.image)
+        self.when_replicated, self.when_deleted = waits.wait, waits.wait_deleted
         self.settings = LiveSettings(config, broker_id, lambda: self.image)
         self._build_asking(endpoint)
         self._build_storage(disk, tables)
@@ -265,6 +266,7 @@ class Broker:
             new_token=self.asking.new_token,
             pass_file=self.passing.pass_file,
             note_gap=self.store.note_gap,
+            raise_log_start=self.store.raise_log_start,
             flush=self.store.flush,
             ask=lambda body: self.asks.for_in_sync(
                 body, lambda answer: self.replication.in_sync.on_answer(answer, self.partitions)
@@ -272,6 +274,7 @@ class Broker:
             tell=lambda body: self.asks.tell_log_ends(body, self.replication.log_ends.on_answer),
             on_decided=lambda partition: self.placement.apply_again(partition, self.image),
             on_high_watermark=self._on_high_watermark,
+            on_log_start=lambda partition: self.purgatory.check(partition.key),
         )
         self.placement = Placement(
             self.clock,
@@ -481,12 +484,16 @@ class Broker:
         self.passing.drop(self.store.dropped_file_ids)
 
     def _on_applied(self) -> None:
+        self.purgatory.check(LIVE_BROKERS)
         self.read_ahead.ends()
         self.drop_passed_files()
 
     def _on_readable(self, key: bytes) -> None:
         """Reads of a partition are answered in another way from now on."""
         self.read_ahead.ends()
+        partition = self.partitions.get(key)
+        if partition is not None and partition.followed_rows:
+            self.replication.reads.on_log_start(partition)
         self.purgatory.check(key)
 
     def _on_dropped(self, partition: Partition) -> None:

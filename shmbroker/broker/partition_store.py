@@ -32,7 +32,7 @@ from shmbroker.log.flushing import Flush, flush_targets
 from shmbroker.log.log_directory import LogDirectory
 from shmbroker.log.mending import NO_LIMIT
 from shmbroker.log.partition_log import PartitionLog
-from shmbroker.log.retention import delete_records, retain
+from shmbroker.log.retention import delete_records, raise_start, retain
 from shmbroker.log.retiring import delete_segments_before
 from shmbroker.metadata.image import TopicImage
 from shmbroker.replica.partition import Partition, Partitions
@@ -290,6 +290,12 @@ class PartitionStore:
             self.is_log_start_moved = True
             self.on_readable(partition.key)
         return start
+
+    def raise_log_start(self, partition: Partition, offset: int) -> None:
+        """Begin a follower's log where its leader says, as `delete_records` does there: it may be
+        the next leader, or all processes may die."""
+        raise_start(partition.log, offset)
+        self.is_log_start_moved = True
 
     # ── on the disk ─────────────────────────────────────────────────────────────────────────────
 

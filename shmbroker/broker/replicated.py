@@ -1,19 +1,32 @@
-"""Answers to markers, which wait for the in-sync replicas as acks do."""
+"""Answers that wait for other replicas, as acks do: markers until the in-sync ones have them,
+DeleteRecords until no live one has the records.
+
+Rules of this file:
+* A replica counts for DeleteRecords while the metadata says that its broker lives, in sync or not.
+  One that comes back learns from its leader where the log begins before it is in sync.
+
+Source: Kafka's DelayedDeleteRecords, and Partition.lowWatermarkIfLeader.
+"""
 
 from __future__ import annotations
 
 from shmbroker.purgatory import DelayedOperation
+from shmbroker.replica.partition import not_led_error
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shmbroker.metadata.image import MetadataImage
     from shmbroker.purgatory import Purgatory
     from shmbroker.replica.partition import Partition
 
 MARKER_TIMEOUT_MS = 30_000
 """How long a marker waits for the in-sync replicas before its coordinator sends it again."""
+LIVE_BROKERS = "live brokers"
+"""The watch key of those who wait for what lives."""
+NO_LOW_WATERMARK = -1
 
 
 class Replicated(DelayedOperation):
@@ -44,12 +57,60 @@ class Replicated(DelayedOperation):
         self._then(error_codes.REQUEST_TIMED_OUT)
 
 
-class ReplicationWaits:
-    """The waits of one broker for its replicas. steady_ms: the clock that they go by."""
+class Deleted(DelayedOperation):
+    """then: told 0 and the low watermark when that is at an offset, or the error code; once."""
 
-    def __init__(self, purgatory: Purgatory, steady_ms: Callable[[], int]) -> None:
+    __slots__ = ("_image", "_offset", "_partition", "_then", "_was")
+
+    def __init__(
+        self,
+        partition: Partition,
+        offset: int,
+        image: Callable[[], MetadataImage],
+        then: Callable[[int, int], None],
+    ) -> None:
+        super().__init__()
+        self._partition = partition
+        self._offset = offset
+        self._image = image
+        self._then = then
+        self._was = self._low_watermark()
+
+    def _low_watermark(self) -> int:
+        brokers = self._image().brokers.values()
+        live = {broker.broker_id for broker in brokers if not broker.is_fenced}
+        return self._partition.low_watermark(live)
+
+    def try_complete(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        if not self._partition.is_leader:
+            error, low_watermark = not_led_error(self._partition), NO_LOW_WATERMARK
+        elif (low_watermark := self._low_watermark()) >= self._offset:
+            error = error_codes.NONE
+        else:
+            return False
+        self.is_done = True
+        self._then(error, low_watermark)
+        return True
+
+    def on_expire(self) -> None:
+        """Some replica takes too long: it was told, and may do it yet."""
+        self._then(error_codes.REQUEST_TIMED_OUT, self._was)
+
+
+class ReplicationWaits:
+    """The waits of one broker for its replicas. steady_ms: the clock that they go by. image: what
+    says who lives."""
+
+    def __init__(
+        self,
+        purgatory: Purgatory,
+        steady_ms: Callable[[], int],
+        image: Callable[[], MetadataImage],
+    ) -> None:
         self._purgatory = purgatory
         self._steady_ms = steady_ms
+        self._image = image
 
     def wait(self, partition: Partition, end_offset: int, then: Callable[[int], None]) -> None:
         """Tell 0 once the in-sync replicas have all below an offset, or the error code."""
@@ -57,3 +118,13 @@ class ReplicationWaits:
         if not waiting.try_complete():
             deadline_ms = self._steady_ms() + MARKER_TIMEOUT_MS
             self._purgatory.watch(waiting, (partition.key,), deadline_ms)
+
+    def wait_deleted(
+        self, partition: Partition, offset: int, timeout_ms: int, then: Callable[[int, int], None]
+    ) -> None:
+        """Tell 0 and the low watermark once no live replica begins before an offset, or the error
+        code and the low watermark that is known."""
+        waiting = Deleted(partition, offset, self._image, then)
+        if not waiting.try_complete():
+            deadline_ms = self._steady_ms() + timeout_ms
+            self._purgatory.watch(waiting, (partition.key, LIVE_BROKERS), deadline_ms)

@@ -36,9 +36,14 @@ def delete_records(log: PartitionLog, offset: int, high_watermark: int) -> int |
     if not 0 <= offset <= high_watermark:
         return None
     if offset > log.log_start_offset:
-        advance_log_start(log, offset)
-        note_raised(log)
+        raise_start(log, offset)
     return log.log_start_offset
+
+
+def raise_start(log: PartitionLog, offset: int) -> None:
+    """Let the log begin at `offset`, also after the death of all processes."""
+    advance_log_start(log, offset)
+    note_raised(log)
 
 
 def _end_of(log: PartitionLog, segment: Segment) -> int:

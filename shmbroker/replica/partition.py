@@ -31,7 +31,7 @@ from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Container, Mapping
 
     from shmbroker.log.config import LogConfig
     from shmbroker.log.partition_log import PartitionLog
@@ -275,6 +275,16 @@ class Partition:
         )
         if self.store_high_watermark is not None:
             self.store_high_watermark(self.high_watermark)  # followers compare with it
+
+    def low_watermark(self, live: Container[int]) -> int:
+        """The least log start offset of this replica and of those on live brokers, while this one
+        leads: UNKNOWN as long as one has not read in this epoch."""
+        starts = [
+            follower.log_start_offset
+            for number, follower in self.followers.items()
+            if number in live
+        ]
+        return min([self.log.log_start_offset, *starts])
 
     @property
     def is_high_watermark_behind(self) -> bool:

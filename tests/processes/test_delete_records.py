@@ -1,18 +1,22 @@
-"""DeleteRecords beyond its answer: what readers, files and the next start have."""
+"""DeleteRecords beyond its answer: what readers, files, other replicas and the next start have."""
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shmbroker.log.checkpoints import LOG_START_OFFSET, read_offsets
+from shmbroker.log.raised_start import RAISED_START
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import batch_now
+from tests.processes.test_kill_under_load import wait_for_successors
+from tests.support.acknowledged_load import batch_now, leader_of
 from tests.support.raw_client import RawClient, fetch_body
 from tests.support.waiting import wait_until
 
 TOPIC = "deleted"
 OUT_OF_RANGE = 1
+NODES = (1, 2, 3)
 
 
 def delete(client: RawClient, offset: int, topic: str = TOPIC) -> dict[str, Any]:
@@ -26,6 +30,37 @@ def start_of(client: RawClient, topic: str = TOPIC) -> int:
     body = {"replica_id": -1, "topics": [{"name": topic, "partitions": [row]}]}
     row = client.ask("ListOffsets", 7, body)["topics"][0]["partitions"][0]
     return row["offset"] if row["error_code"] == 0 else -row["error_code"]
+
+
+def leader_id(client: RawClient) -> int:
+    answer = client.ask("Metadata", 12, {"topics": [{"name": TOPIC}]})
+    (row,) = answer["topics"][0]["partitions"]
+    return row["leader_id"] if len(row["isr_nodes"]) == 3 else -1
+
+
+def leader_in_sync(broker: Broker) -> int:
+    """The broker id of the partition's leader, once all three replicas are in sync."""
+
+    def look() -> int:
+        with RawClient(broker.address) as client:
+            return leader_id(client)
+
+    return wait_until(lambda: max(look(), 0), "all replicas to be in sync")
+
+
+def address_of_leader(broker: Broker) -> str:
+    return wait_until(partial(leader_of, broker.address, TOPIC, 0), "a leader")
+
+
+def is_start(broker: Broker, start: int) -> bool:
+    """What the leader says; False while there is none."""
+    try:
+        with RawClient(address_of_leader(broker)) as client:
+            found = start_of(client)
+    except OSError:  # it was the dead one
+        return False
+    assert found < 0 or found == start
+    return found == start
 
 
 def is_stored(broker: Broker, offset: int) -> bool:
@@ -76,6 +111,44 @@ def test_the_start_survives_a_kill_of_all_processes_right_after_the_answer(
             broker.start()
             with RawClient(broker.address) as client:
                 assert start_of(client) == start
+
+
+def test_no_replica_has_the_records_when_the_leader_dies_right_after_the_answer() -> None:
+    with Broker("--replicas", "3") as broker:
+        with RawClient(broker.address) as client:
+            client.create_topic(TOPIC)
+        leader_in_sync(broker)
+        with RawClient(address_of_leader(broker)) as client:
+            client.produce(TOPIC, batch_now(*[b"v"] * 30), acks=-1)
+        for start in (5, 10, 15):
+            title = f"io-worker-{leader_in_sync(broker)}"
+            before = broker.children()
+            with RawClient(address_of_leader(broker)) as client:
+                assert delete(client, start) == {
+                    "partition_index": 0, "low_watermark": start, "error_code": 0
+                }  # fmt: skip
+                os.kill(before[title], signal.SIGKILL)
+            wait_until(partial(is_start, broker, start), "the next leader")
+            wait_for_successors(broker, before, title)
+
+
+def test_no_replica_has_the_records_when_all_die_right_after_the_answer() -> None:
+    """Whichever of them leads then."""
+    with Broker("--replicas", "3") as broker:
+        with RawClient(broker.address) as client:
+            client.create_topic(TOPIC)
+        leader_in_sync(broker)
+        with RawClient(address_of_leader(broker)) as client:
+            client.produce(TOPIC, batch_now(*[b"v"] * 30), acks=-1)
+        for start in (5, 10):
+            with RawClient(address_of_leader(broker)) as client:
+                assert delete(client, start)["low_watermark"] == start
+                broker.kill()
+            noted = [broker.data / f"node-{node}" / f"{TOPIC}-0" / RAISED_START for node in NODES]
+            assert [path.read_text().strip() for path in noted] == [str(start)] * 3
+            broker.start()
+            leader_in_sync(broker)
+            wait_until(partial(is_start, broker, start), "a leader")
 
 
 def test_whole_segments_go_with_the_next_retention_check() -> None:

@@ -8,10 +8,12 @@ Rules of this file:
 * Records below the new start can't be read from now on; their segments go with the next retention
   check. The start outlives all processes from the answer on, and is in
   `log-start-offset-checkpoint` within a second.
-* The low watermark is the least log start offset of all replicas. With one there is nobody to wait
-  for, so the request's timeout has no meaning yet.
+* The low watermark is the least log start offset of all live replicas. The answer waits until it is
+  where was asked for, so that no later leader has the records: at the request's timeout with
+  REQUEST_TIMED_OUT.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from shmbroker.apis.contexts import BrokerContext
@@ -27,43 +29,73 @@ VERSION_MAX = 2
 VERSION_MIN_ADVERTISED = 0
 
 NO_LOW_WATERMARK = -1
+TO_HIGH_WATERMARK = -1
+"""The offset that asks for all that consumers see."""
 
 
 def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
-    """The low watermark of each partition. Named twice, the last offset counts, as in Kafka."""
+    """The low watermark of each partition; None: it comes later. Named twice, the last offset
+    counts, as in Kafka."""
     asked: dict[str, dict[int, int]] = {}
     for topic in body["topics"]:
         for row in topic["partitions"]:
             asked.setdefault(topic["name"], {})[row["partition_index"]] = row["offset"]
-    topics = []
-    deleted = 0
+    topics: list[dict[str, Any]] = []
+    count = 0
+    waiting = 1
+
+    def delete(row: dict[str, Any], name: str, offset: int) -> None:
+        nonlocal waiting
+
+        def deleted(error: int, low_watermark: int) -> None:
+            nonlocal waiting
+            row["error_code"], row["low_watermark"] = error, low_watermark
+            waiting -= 1
+            if not waiting:
+                call.reply({"topics": topics})
+
+        waiting += 1
+        _delete(broker, name, row["partition_index"], offset, body["timeout_ms"], deleted)
+
     for name, offsets in asked.items():
-        rows = []
+        rows: list[dict[str, Any]] = []
         for index, offset in offsets.items():
-            error, low_watermark = _delete(broker, name, index, offset)
-            rows.append(
-                {"partition_index": index, "low_watermark": low_watermark, "error_code": error}
-            )
-            deleted += 1
-            if deleted % STEP_ROWS == 0:
+            rows.append({"partition_index": index})
+            delete(rows[-1], name, offset)
+            count += 1
+            if count % STEP_ROWS == 0:
                 yield
         topics.append({"name": name, "partitions": rows})
-    return {"topics": topics}
+    waiting -= 1
+    return None if waiting else {"topics": topics}
 
 
-def _delete(broker: BrokerContext, name: str, index: int, offset: int) -> tuple[int, int]:
-    """(error, low watermark)."""
+def _delete(
+    broker: BrokerContext,
+    name: str,
+    index: int,
+    offset: int,
+    timeout_ms: int,
+    then: Callable[[int, int], None],
+) -> None:
+    """Tell the error and the low watermark, perhaps later."""
     topic = broker.image.topics_by_name.get(name)
     if topic is None or not 0 <= index < len(topic.partitions):
-        return error_codes.UNKNOWN_TOPIC_OR_PARTITION, NO_LOW_WATERMARK
+        then(error_codes.UNKNOWN_TOPIC_OR_PARTITION, NO_LOW_WATERMARK)
+        return
     if topic.is_internal:
-        return error_codes.INVALID_TOPIC_EXCEPTION, NO_LOW_WATERMARK
+        then(error_codes.INVALID_TOPIC_EXCEPTION, NO_LOW_WATERMARK)
+        return
     partition = broker.partitions.find(partition_key(topic.topic_id, index))
     if partition is None or not partition.is_leader:
-        return not_led_error(partition), NO_LOW_WATERMARK
+        then(not_led_error(partition), NO_LOW_WATERMARK)
+        return
     if not partition.log.config.is_deleted:
-        return error_codes.POLICY_VIOLATION, NO_LOW_WATERMARK
-    low_watermark = broker.store.delete_records(partition, offset)
-    if low_watermark is None:
-        return error_codes.OFFSET_OUT_OF_RANGE, NO_LOW_WATERMARK
-    return error_codes.NONE, low_watermark
+        then(error_codes.POLICY_VIOLATION, NO_LOW_WATERMARK)
+        return
+    if offset == TO_HIGH_WATERMARK:
+        offset = partition.high_watermark
+    if broker.store.delete_records(partition, offset) is None:
+        then(error_codes.OFFSET_OUT_OF_RANGE, NO_LOW_WATERMARK)
+        return
+    broker.when_deleted(partition, offset, timeout_ms, then)

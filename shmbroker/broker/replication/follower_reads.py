@@ -10,7 +10,8 @@ Rules of this file:
 * The offset that a follower reads from says what it has; that moves the high watermark. A row whose
   slice is on its way waits for that before it is ready again.
 * A high watermark by itself is worth no wake-up: it goes along with the next answer, or alone after
-  HIGH_WATERMARK_DELAY_MS.
+  HIGH_WATERMARK_DELAY_MS. A log start that DeleteRecords has raised is told at once, as its answer
+  waits until the followers begin there.
 * A follower whose log diverges is told where (KIP-595), one out of range where the log begins, one
   whose offset only the remote store has where the local log does (KIP-405).
 * A row of a throttled replica that is not in sync is held back while there is no room (KIP-73).
@@ -67,9 +68,12 @@ class FollowerReads:
         pass_file: Callable[[Peer, Segment], None],
         moved: set[Partition],
         on_storage_fault: Callable[[Partition, StorageFault], None],
+        on_log_start: Callable[[Partition], object],
         broker_id: int,
     ) -> None:
+        """on_log_start: told of each partition of which a follower's log begins elsewhere."""
         self._on_storage_fault = on_storage_fault
+        self._on_log_start = on_log_start
         self.partitions = partitions
         self.steady_ms = steady_ms
         self.pass_file = pass_file
@@ -123,8 +127,8 @@ class FollowerReads:
                 session.ready[row] = None
                 continue
             assert partition is not None
-            self._note(partition, peer.number, offset)
-            if offset < partition.log.log_end_offset:
+            self._note(partition, peer.number, offset, log_start)
+            if offset < partition.log.log_end_offset or log_start < partition.log.log_start_offset:
                 session.ready[row] = None
             else:
                 row.is_waiting = True
@@ -163,10 +167,15 @@ class FollowerReads:
             return error_codes.OFFSET_MOVED_TO_TIERED_STORAGE
         return 0
 
-    def _note(self, partition: Partition, broker_id: int, offset: int) -> None:
-        """A follower has everything before `offset`."""
+    def _note(self, partition: Partition, broker_id: int, offset: int, log_start: int) -> None:
+        """A follower has everything from `log_start` to before `offset`."""
         follower = partition.followers.get(broker_id)
-        if follower is None or offset < follower.log_end_offset:
+        if follower is None:
+            return
+        if log_start != follower.log_start_offset:
+            follower.log_start_offset = log_start
+            self._on_log_start(partition)
+        if offset < follower.log_end_offset:
             return
         follower.log_end_offset = offset
         if offset >= partition.log.log_end_offset:
@@ -194,6 +203,13 @@ class FollowerReads:
                 follower = partition.followers.get(row.session.peer.number)
                 if follower is not None:
                     follower.caught_up_ms = self.steady_ms()
+
+    def on_log_start(self, partition: Partition) -> None:
+        """Tell a partition's followers at once that it begins later."""
+        for row in partition.followed_rows:
+            if row.is_waiting:
+                row.is_waiting = False
+                row.session.ready[row] = None
 
     def on_high_watermark(self, partition: Partition) -> None:
         """Let the followers know that a high watermark has moved, not at once."""
@@ -380,7 +396,7 @@ class FollowerReads:
             if partition is not None:
                 follower = partition.followers.get(session.peer.number)
                 if follower is not None:
-                    follower.log_end_offset = UNKNOWN
+                    follower.log_end_offset = follower.log_start_offset = UNKNOWN
             self._detach(row)
 
     def _forget(self, row: FollowedRow) -> None:

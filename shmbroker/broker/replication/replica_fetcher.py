@@ -17,6 +17,8 @@ Rules of this file:
   follower has it publishes its READ and rings nobody, as the high watermark can't move yet. Each
   looks at the ends of the others, and at the leader's, after it has stored its own and published,
   so of two at least one sees both (`leader_rings`).
+* Where the leader's log begins later, this one does, too, and its next READ says so and rings:
+  DeleteRecords waits for that.
 * With `shmbroker.ack.durability=fsync` a follower says that it has something when its disk has it.
 
 Source: Kafka's AbstractFetcherThread, ReplicaFetcherThread.
@@ -47,7 +49,6 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.markers import note_marker
-from shmbroker.log.retiring import advance_log_start
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     BATCH_HEADER,
@@ -83,6 +84,7 @@ class ReplicaFetcher:
     disk refused. on_gap(partition): offsets are missing in what was read (the leader has compacted
     it). on_ahead(partition): its leader lacks committed records that are here.
     is_worth_a_ring(partition): the leader must hear at once how far this replica is.
+    raise_log_start(partition, offset): as `PartitionStore.raise_log_start`.
     flush(logs, on_done): as `PartitionStore.flush`.
     """
 
@@ -97,6 +99,7 @@ class ReplicaFetcher:
         on_gap: Callable[[Partition], None],
         on_ahead: Callable[[Partition], None],
         is_worth_a_ring: Callable[[Partition], bool],
+        raise_log_start: Callable[[Partition, int], None],
         flush: Callable[..., None],
         broker_id: int,
     ) -> None:
@@ -111,6 +114,7 @@ class ReplicaFetcher:
         self._on_storage_fault = on_storage_fault
         self._on_gap = on_gap
         self._is_worth_a_ring = is_worth_a_ring
+        self._raise_log_start = raise_log_start
         self._flush = flush
         self.broker_id = broker_id
         self.throttle = ReplicationThrottle()
@@ -214,9 +218,12 @@ class ReplicaFetcher:
         if not is_urgent:
             peer.writer.publish()
             is_urgent = any(
-                not row.is_compared or self._is_worth_a_ring(row.partition) for row in rows
+                not row.is_compared or row.is_start_raised or self._is_worth_a_ring(row.partition)
+                for row in rows
             )
             peer.unpublished = was_unpublished or is_urgent
+        for row in rows:
+            row.is_start_raised = False
 
     # ── what comes ──────────────────────────────────────────────────────────────────────────────
 
@@ -271,11 +278,14 @@ class ReplicaFetcher:
                 return
         partition.follow_high_watermark(high_watermark)
         log = partition.log
-        if log_start > log.log_start_offset:
-            advance_log_start(log, min(log_start, partition.high_watermark))
+        if log.log_start_offset < (start := min(log_start, partition.high_watermark)):
+            self._raise_log_start(partition, start)
+            row.is_start_raised = True
         if length:
             if self.broker_id in partition.follower_throttled:
                 self.throttle.take(length, self._steady_ms())
+            self._read_on(row)
+        elif row.is_start_raised:
             self._read_on(row)
 
     def _read_on(self, row: CopiedRow) -> None:

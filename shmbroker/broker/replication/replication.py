@@ -68,11 +68,13 @@ class Replication:
         new_token: Callable[[], int],
         pass_file: Callable[[Peer, Segment], None],
         note_gap: Callable[[Partition], None],
+        raise_log_start: Callable[[Partition, int], None],
         flush: Callable[..., None],
         ask: Callable[[dict[str, Any]], bool],
         tell: Callable[[dict[str, Any]], bool],
         on_decided: Callable[[Partition], None],
         on_high_watermark: Callable[[Partition], None],
+        on_log_start: Callable[[Partition], object],
     ) -> None:
         self.broker_id = broker_id
         self.is_alone = not links
@@ -90,6 +92,7 @@ class Replication:
             pass_file,
             self.moved,
             appender.on_storage_fault,
+            on_log_start,
             broker_id,
         )
         self.fetcher = ReplicaFetcher(
@@ -102,6 +105,7 @@ class Replication:
             note_gap,
             lambda partition: self.log_ends.tell(partition, IS_AHEAD),
             LeaderRings(broker_id, siblings).is_worth_one,
+            raise_log_start,
             flush,
             broker_id,
         )

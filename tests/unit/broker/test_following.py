@@ -26,6 +26,8 @@ from shmbroker.log.flushing import flush_targets
 from shmbroker.log.meta_properties import MetaProperties, write_meta_properties
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.quarantine import quarantine_of
+from shmbroker.log.raised_start import find_raised
+from shmbroker.log.retention import delete_records, raise_start
 from shmbroker.log.retiring import delete_segments_before
 from shmbroker.log.truncation import truncate_fully, truncate_to
 from shmbroker.records.batch import encode_batch
@@ -84,6 +86,7 @@ class Node:
         self.files = {}
         self.moved, self.appended, self.gaps = set(), set(), []
         self.ahead = []
+        self.starts_told = []
         self.asked = []
         self.tokens = itertools.count(1)
         self.delayed = DelayedProduces()
@@ -101,6 +104,7 @@ class Node:
             self.pass_file,
             self.moved,
             self.on_fault,
+            self.starts_told.append,
             self.number,
         )
         self.fetcher = ReplicaFetcher(
@@ -113,6 +117,7 @@ class Node:
             self.gaps.append,
             self.ahead.append,
             lambda partition: True,
+            self.raise_log_start,
             self.flush,
             self.number,
         )
@@ -136,6 +141,9 @@ class Node:
                 os.close(descriptor)
             flush.end()
         on_done(None)
+
+    def raise_log_start(self, partition, offset):
+        raise_start(partition.log, offset)
 
     def ask(self, body):
         if self.can_ask:
@@ -769,6 +777,90 @@ def test_what_is_behind_the_leaders_start_begins_anew(nodes):
     settle(nodes)
     log = nodes[1].partition.log
     assert (log.log_start_offset, log.log_end_offset) == (4, 5)
+
+
+def delete(leader, offset):
+    """What DeleteRecords does there."""
+    delete_records(leader.partition.log, offset, leader.partition.high_watermark)
+    leader.reads.on_log_start(leader.partition)
+
+
+def low_watermark(leader, live=(1, 2, 3)):
+    return leader.partition.low_watermark(live)
+
+
+def test_deleted_records_are_gone_everywhere_at_once(nodes):
+    """Without time going by; a follower that is killed then knows it, too."""
+    leader = nodes[0]
+    for node in nodes:
+        node.lead(1, 0)
+    leader.append(b"a", b"b", b"c")
+    settle(nodes)
+    assert low_watermark(leader) == 0
+    leader.starts_told.clear()
+    delete(leader, 2)
+    assert low_watermark(leader) == 0
+    assert low_watermark(leader, [1]) == 2
+    settle(nodes)
+    assert low_watermark(leader) == 2
+    assert leader.starts_told == [leader.partition] * 2
+    assert [node.partition.log.log_start_offset for node in nodes] == [2, 2, 2]
+    assert [find_raised(node.partition.log) for node in nodes] == [2, 2, 2]
+
+
+def test_a_follower_that_reads_meanwhile_is_told_with_what_it_reads(nodes):
+    leader = nodes[0]
+    for node in nodes:
+        node.lead(1, 0)
+    leader.append(b"a")
+    settle(nodes)
+    leader.append(b"b")  # on its way to them
+    for node in nodes[1:]:
+        node.turn()
+    delete(leader, 1)
+    settle(nodes)
+    assert low_watermark(leader) == 1
+    assert leader.partition.high_watermark == 2
+
+
+def test_the_leader_is_woken_to_hear_where_a_follower_begins(nodes, monkeypatch):
+    leader, follower, _ = nodes
+    for node in nodes:
+        node.lead(1, 0)
+    leader.append(b"a")
+    settle(nodes)
+    monkeypatch.setattr(follower.fetcher, "_is_worth_a_ring", lambda _partition: False)
+    to_leader = follower.peers[1]
+    for is_woken in (True, False):
+        to_leader.unpublished = False
+        if is_woken:
+            delete(leader, 1)
+        else:
+            leader.append(b"b")
+        leader.turn()
+        follower.turn()
+        assert to_leader.unpublished == is_woken
+        settle(nodes)
+
+
+def test_who_begins_earlier_than_the_leader_does_not_join(nodes):
+    leader, follower, _ = nodes
+    for node in nodes:
+        node.lead(1, 0, in_sync=(1, 3))
+    leader.append(b"a")
+    settle(nodes)
+    leader.reads.may_join.clear()
+    delete(leader, 1)
+    leader.reads.drop_peer(2)
+    assert low_watermark(leader) == -1
+    follower.fetcher.on_peer_lost(follower.peers[1])
+    follower.turn()
+    leader.turn()
+    assert low_watermark(leader) == 0
+    assert not leader.reads.may_join
+    settle(nodes)
+    assert low_watermark(leader) == 1
+    assert leader.reads.may_join == {leader.partition}
 
 
 def test_gaps_of_compaction_are_taken_over(nodes):
