@@ -49,6 +49,7 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.markers import note_marker
+from shmbroker.log.truncation import truncate_fully
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     BATCH_HEADER,
@@ -353,10 +354,15 @@ class ReplicaFetcher:
                     if base_offset + last_offset_delta < log.log_end_offset:
                         at = batch_end  # read twice
                         continue
-                    if base_offset < log.log_end_offset:
+                    if base_offset > log.log_end_offset:
+                        log.skip_to(base_offset)
+                        is_gap = True
+                    elif log.log_start_offset < log.log_end_offset:
                         return self._refuse(row, f"offset {base_offset} is here already")
-                    log.skip_to(base_offset)
-                    is_gap = True
+                    else:
+                        # It is empty, and the leader's begins amid this batch (DeleteRecords).
+                        truncate_fully(log, base_offset)
+                        partition.on_truncated()
                 append(data[at:batch_end], last_offset_delta, max_timestamp, epoch, now_ms)
                 if producer_id < 0:
                     pass

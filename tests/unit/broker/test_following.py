@@ -779,6 +779,22 @@ def test_what_is_behind_the_leaders_start_begins_anew(nodes):
     assert (log.log_start_offset, log.log_end_offset) == (4, 5)
 
 
+def test_who_begins_amid_a_batch_copies_it_whole(nodes):
+    leader, follower, _ = nodes
+    leader.lead(1, 0, (1,))
+    leader.append(b"a")
+    leader.append(b"b", b"c", b"d")
+    leader.append(b"e")
+    delete_records(leader.partition.log, 3, leader.partition.high_watermark)
+    follower.lead(1, 0, (1,))
+    settle(nodes)
+    log = follower.partition.log
+    assert (log.segments[0].base_offset, log.log_start_offset, log.log_end_offset) == (1, 3, 5)
+    assert follower.partition.high_watermark == 5
+    assert follower.content() == leader.content()
+    assert low_watermark(leader, [2]) == 3
+
+
 def delete(leader, offset):
     """What DeleteRecords does there."""
     delete_records(leader.partition.log, offset, leader.partition.high_watermark)
