@@ -14,6 +14,7 @@ from tests.simulation.family.old_bugs import OLD_BUGS, OldBug, put_back
 from tests.simulation.family.simulate import (
     AHEAD,
     ANY,
+    DELETES,
     GUESTS,
     SESSIONS,
     TRANSACTIONS,
@@ -21,6 +22,7 @@ from tests.simulation.family.simulate import (
     Simulation,
     simulate,
     simulate_ahead,
+    simulate_deletes,
     simulate_guests,
     simulate_sessions,
     simulate_transactions,
@@ -31,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 SEEDS = 170
 TRANSACTION_SEEDS = 30
 """A history with transactions takes two to three times as long."""
-GUEST_SEEDS = SESSION_SEEDS = 20
+GUEST_SEEDS = SESSION_SEEDS = DELETE_SEEDS = 20
 AHEAD_SEEDS = 10
 PER_TEST = 10
 FURTHER_SEEDS = 60
@@ -42,6 +44,7 @@ PLANS = {
     "guests": GUESTS,
     "sessions": SESSIONS,
     "ahead": AHEAD,
+    "deletes": DELETES,
 }
 KEPT = [
     (int(line.split()[1]), PLANS[line.split()[0]])
@@ -117,6 +120,11 @@ def test_seeds_whose_readers_are_told_what_follows(monkeypatch: pytest.MonkeyPat
     for seed in range(AHEAD_SEEDS):
         simulate_ahead(seed)
     assert answered > 20 * AHEAD_SEEDS, answered
+
+
+def test_seeds_in_which_records_are_deleted() -> None:
+    deletes = sum(simulate_deletes(seed).seen.deletes for seed in range(DELETE_SEEDS))
+    assert deletes > 2 * DELETE_SEEDS, deletes
 
 
 def test_transactions_end_in_every_way() -> None:

@@ -79,6 +79,7 @@ def check_retried(error: int, what: str, allowed: frozenset[int] = RETRIED) -> N
     assert error in allowed, f"{what} is answered with {error_codes.name_of(error)}"
 
 
+OUT_OF_RANGE = error_codes.OFFSET_OUT_OF_RANGE
 FETCH_BYTES = 1 << 16
 """Of one partition."""
 
@@ -147,11 +148,32 @@ class FamilyClient(Client):
         found: int = row["offset"]
         return found
 
+    def start(self, place: Place) -> Generator[Wait, None, int]:
+        """Where a partition begins; -1 where it is not known now."""
+        port = yield from self.leader(place)
+        deleted = self.seen.deleted(place)
+        partition = {"partition_index": place[1], "current_leader_epoch": -1, "timestamp": -2}
+        body = {"replica_id": -1, "topics": [{"name": place[0], "partitions": [partition]}]}
+        try:
+            answer = yield from self.ask(port, "ListOffsets", 5, body)
+        except Disconnected:
+            self.leaders.pop(place, None)
+            return -1
+        row = answer["topics"][0]["partitions"][0]
+        if row["error_code"]:
+            check_retried(row["error_code"], "ListOffsets")
+            self.leaders.pop(place, None)
+            return -1
+        self.seen.on_start(place, deleted, row["offset"])
+        found: int = row["offset"]
+        return found
+
     def read(self, place: Place, offset: int) -> Generator[Wait, None, int]:
         """From an offset to the end of now; the next offset."""
         retries = 0
         while retries < 3:
             port = yield from self.leader(place)
+            deleted = self.seen.deleted(place)
             try:
                 wait_ms = self.fetch_wait_ms
                 if wait_ms is None:
@@ -163,12 +185,18 @@ class FamilyClient(Client):
                 self.leaders.pop(place, None)
                 continue
             row = answer["responses"][0]["partitions"][0]
+            if row["error_code"] == OUT_OF_RANGE:
+                start = yield from self.start(place)
+                assert start < 0 or start > offset, f"{place} begins at {start}, not at {offset}"
+                offset = max(start, offset)
+                continue
             if row["error_code"]:
                 check_retried(row["error_code"], f"Fetch of {place} from {offset}")
                 retries += 1
                 self.leaders.pop(place, None)
                 yield 0.05
                 continue
+            self.seen.on_start(place, deleted, row["log_start_offset"])
             found = records_of(row, offset)
             if not found:
                 break

@@ -11,10 +11,12 @@ Looked at as soon as a client learns it:
     G  in a group of the new protocol no partition has two owners whose sessions last
     H  what is acknowledged with acks=all is in as many logs as min.insync.replicas says
     K  behind a batch or marker of a producer id comes none of an earlier epoch
+    L  what was deleted, as DeleteRecords has answered, is never read again, whoever leads
 
 At the end, when everything works again (`check_end`):
 
-    I  what was acknowledged with acks=all is there once, in order, and where it was said to be
+    I  what was acknowledged with acks=all is there once, in order, and where it was said to be, but
+       for what somebody asked to delete
     J  topics whose creation was answered are there
 """
 
@@ -61,6 +63,9 @@ class Seen:
         self._assignments: dict[tuple[str, int, str], list[Place]] = {}
         self._producer_ids: set[int] = set()
         self._producers = 0
+        self._deleted: dict[Place, int] = {}
+        self._delete_asked: dict[Place, int] = {}
+        self.deletes = 0
         self._owned: dict[str, dict[str, tuple[list[Place], float]]] = {}
         self.commits = 0
         self.generations = 0
@@ -128,6 +133,27 @@ class Seen:
         if batches and offset <= end:
             self._batches_end[place] = max(end, batches[-1].base_offset + 1)
 
+    # ── deleted records ─────────────────────────────────────────────────────────────────────────
+
+    def deleted(self, place: Place) -> int:
+        """Where a partition begins at least: to be asked before a request is sent."""
+        return self._deleted.get(place, 0)
+
+    def on_delete_asked(self, place: Place, offset: int) -> None:
+        self._delete_asked[place] = max(offset, self._delete_asked.get(place, 0))
+
+    def on_deleted(self, place: Place, low_watermark: int) -> None:
+        """DeleteRecords is answered."""
+        self.deletes += 1
+        self._deleted[place] = max(low_watermark, self.deleted(place))
+
+    def on_start(self, place: Place, deleted: int, start: int) -> None:
+        """A partition begins there, as somebody was told. deleted: as of when it was asked."""
+        assert start >= deleted, f"{place}: deleted below {deleted}, and begins at {start}"  # L
+        asked = self._delete_asked.get(place, 0)
+        assert start <= asked, f"{place} begins at {start}, and was to be deleted below {asked}"
+        self._batches_end[place] = max(start, self._batches_end.get(place, 0))
+
     # ── groups ──────────────────────────────────────────────────────────────────────────────────
 
     def committed(self, group: str, place: Place) -> int:
@@ -176,7 +202,10 @@ class Seen:
             producer, number = value
             assert number > newest.get(producer, -1), f"{place}: {value} after a later one"  # I
             newest[producer] = number
+        deleted = self._delete_asked.get(place, 0)
         for value, offset in self.acked.get(place, {}).items():
+            if offset < deleted and value not in offsets:
+                continue
             assert value in offsets, f"{place}: {value} was acknowledged and is lost"  # I
             told = offsets[value]
             assert offset in (-1, told), f"{place}: {value} is at {told}, not {offset}"  # I

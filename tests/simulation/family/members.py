@@ -208,6 +208,9 @@ class Consumer(FamilyClient):
             self.leaders.pop(place, None)
             return
         row = answer["responses"][0]["partitions"][0]
+        if row["error_code"] == error_codes.OFFSET_OUT_OF_RANGE:
+            offsets[place] = max(offset, (yield from self.start(place)))
+            return
         if row["error_code"]:
             check_retried(row["error_code"], f"Fetch of {place} from {offset}")
             self.leaders.pop(place, None)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from tests.simulation.family.simulate import AHEAD, SESSIONS, TRANSACTIONS, Plan
+from tests.simulation.family.simulate import AHEAD, DELETES, SESSIONS, TRANSACTIONS, Plan
 
 
 class Change(NamedTuple):
@@ -44,6 +44,7 @@ class OldBug(NamedTuple):
 
 CALM = Plan(fault_s=0.0)
 CALM_TRANSACTIONS = Plan(fault_s=0.0, has_transactions=True)
+DELETE_KILLS = Plan(True, False, 0.1, ("kill",), has_deletes=True)
 KILLS = Plan(True, False, 0.3, ("kill", "kill_amid"), has_transactions=True)
 
 
@@ -398,6 +399,59 @@ OLD_BUGS = (
         ),
         AHEAD,
         (17, 32, 36),
+    ),
+    OldBug(
+        "deleted-at-the-leader",
+        "DeleteRecords is answered before other replicas know: the next leader has the records",
+        (
+            Change(
+                "shmbroker.broker.replicated:Deleted._low_watermark",
+                "self._partition.low_watermark(live)",
+                "self._partition.low_watermark(())",
+            ),
+        ),
+        DELETE_KILLS,
+        (18, 20, 26),
+    ),
+    OldBug(
+        "deleted-until-it-dies",
+        "a follower that is killed has forgotten what was deleted, and leads",
+        (
+            Change(
+                "shmbroker.broker.partition_store:PartitionStore.raise_log_start",
+                "    raise_start(partition.log, offset)\n",
+                "    from shmbroker.log.retiring import advance_log_start\n"
+                "    advance_log_start(partition.log, offset)\n",
+            ),
+        ),
+        DELETES,
+        (16, 42, 57),
+    ),
+    OldBug(
+        "in-sync-with-deleted-records",
+        "a follower that was dead while records were deleted is in sync with them, and leads",
+        (
+            Change(
+                "shmbroker.replica.follower:may_join",
+                "follower.log_start_offset >= partition.log.log_start_offset",
+                "True",
+            ),
+        ),
+        DELETE_KILLS,
+        (0, 9, 16),
+    ),
+    OldBug(
+        "begins-amid-a-batch",
+        "a new replica of a log that begins amid a batch, as records were deleted, copies nothing",
+        (
+            Change(
+                "shmbroker.broker.replication.replica_fetcher:ReplicaFetcher._append",
+                "log.log_start_offset < log.log_end_offset",
+                "True",
+            ),
+        ),
+        Plan(True, False, 1.0, ("lose",), has_deletes=True),
+        (16, 26, 28),
     ),
 )
 

@@ -8,7 +8,7 @@ What may happen, at random, is in `faults`.
 With `Plan.has_transactions` there are transactional clients and read_committed readers as well;
 with `Plan.has_guests` network workers lend connections to I/O workers; with `Plan.has_sessions`
 clients read in fetch sessions; with `Plan.reads_ahead` some read on in one way, and are told what
-follows.
+follows; with `Plan.has_deletes` records are deleted.
 
 Then nothing fails any more, and within a minute everybody has caught up, or it is an error too.
 
@@ -33,6 +33,14 @@ from shmbroker.errors import Fault
 from shmbroker.groups.transactions import transaction
 from shmbroker.log.transaction_index import AbortedTransaction
 from shmbroker.metadata.topic_names import TRANSACTION_TOPIC
+from shmbroker.records.batch_layout import (
+    BATCH_HEADER,
+    H_BASE_OFFSET,
+    H_LAST_OFFSET_DELTA,
+    H_LENGTH,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+)
 from tests.simulation.family.clients import (
     Admin,
     AheadReader,
@@ -41,6 +49,7 @@ from tests.simulation.family.clients import (
     Reader,
     check_retried,
 )
+from tests.simulation.family.deletes import Deleter
 from tests.simulation.family.family import Family, Size
 from tests.simulation.family.faults import HARMLESS, QUICK, Faults, kinds_of
 from tests.simulation.family.history import Place, Seen
@@ -80,6 +89,8 @@ class Plan(NamedTuple):
     """Their kinds; none named: all."""
     has_transactions: bool = False
     """Clients write in transactions, too."""
+    has_deletes: bool = False
+    """A client deletes records."""
     has_guests: bool = False
     """I/O workers serve the quiet ones among the connections."""
     has_sessions: bool = False
@@ -92,6 +103,20 @@ class Plan(NamedTuple):
 
 ANY = Plan()
 AHEAD = Plan(reads_ahead=True)
+DELETE_FAULTS = (
+    "kill",
+    "kill",
+    "kill_amid",
+    "hang",
+    "slow",
+    "jump",
+    "leave",
+    "end",
+    "freeze",
+    "lose",
+)
+"""Not a power cut, nor a disk that refuses: a log start is durable a second after the answer."""
+DELETES = Plan(faults=DELETE_FAULTS, has_deletes=True)
 GUESTS = Plan(has_guests=True)
 SESSIONS = Plan(has_sessions=True)
 TRANSACTIONS = Plan(has_transactions=True)
@@ -101,6 +126,7 @@ KINDS = {
     GUESTS: "guests",
     SESSIONS: "sessions",
     AHEAD: "ahead",
+    DELETES: "deletes",
 }
 """As `scripts/simulate` names them."""
 
@@ -285,6 +311,8 @@ class Simulation:
             for number in range(2):
                 SessionReader(network, f"session-reader-{number}", seen)
             FullReader(network, "full-reader", seen)
+        if self.plan.has_deletes:
+            Deleter(network, "deleter", seen)
         if self.plan.reads_ahead:
             for number in range(2):
                 AheadReader(network, f"ahead-reader-{number}", seen)
@@ -349,7 +377,23 @@ class Simulation:
         """What a node's log holds of a partition."""
         directory = Path(self.root) / f"node-{number}" / f"{place[0]}-{place[1]}"
         parts = [path.read_bytes().rstrip(b"\0") for path in sorted(directory.glob("*.log"))]
-        return b"".join(parts)
+        content = b"".join(parts)
+        return content[self._deleted_bytes(place, content) :]
+
+    def _deleted_bytes(self, place: Place, content: bytes) -> int:
+        """The bytes of batches of which nothing is left: they may be there or not."""
+        starts = [
+            partition.log.log_start_offset
+            for partition in self.family.partitions()
+            if (partition.topic, partition.partition) == place
+        ]
+        start, at = max(starts, default=0), 0
+        while at + HEADER_SIZE <= len(content):
+            header = BATCH_HEADER.unpack_from(content, at)
+            if header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] >= start:
+                break
+            at += LOG_OVERHEAD + header[H_LENGTH]
+        return at
 
 
 class Starting(Admin):
@@ -495,6 +539,11 @@ def simulate_sessions(seed: int) -> Simulation:
 def simulate_ahead(seed: int) -> Simulation:
     """One history whose readers are told what follows."""
     return simulate(seed, AHEAD)
+
+
+def simulate_deletes(seed: int) -> Simulation:
+    """One history in which records are deleted."""
+    return simulate(seed, DELETES)
 
 
 def simulate_guests(seed: int) -> Simulation:
