@@ -2,8 +2,10 @@
 DeleteRecords until no live one has the records.
 
 Rules of this file:
-* A replica counts for DeleteRecords while the metadata says that its broker lives, in sync or not.
-  One that comes back learns from its leader where the log begins before it is in sync.
+* A replica counts for DeleteRecords while the metadata says that its broker lives, in sync or not,
+  and also when it is dead and eligible to lead (KIP-966): unlike in Kafka, as it would lead with
+  the records. It is back soon. Any other that comes back learns from its leader where the log
+  begins before it is in sync.
 
 Source: Kafka's DelayedDeleteRecords, and Partition.lowWatermarkIfLeader.
 """
@@ -77,9 +79,12 @@ class Deleted(DelayedOperation):
         self._was = self._low_watermark()
 
     def _low_watermark(self) -> int:
-        brokers = self._image().brokers.values()
-        live = {broker.broker_id for broker in brokers if not broker.is_fenced}
-        return self._partition.low_watermark(live)
+        image, partition = self._image(), self._partition
+        counted = {broker.broker_id for broker in image.brokers.values() if not broker.is_fenced}
+        topic = image.topics_by_id.get(partition.topic_id)
+        if topic is not None:
+            counted.update(topic.partitions[partition.partition].eligible_leader_replicas)
+        return partition.low_watermark(counted)
 
     def try_complete(self) -> bool:
         """Whether there is nothing more to wait for."""

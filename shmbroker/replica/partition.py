@@ -276,13 +276,13 @@ class Partition:
         if self.store_high_watermark is not None:
             self.store_high_watermark(self.high_watermark)  # followers compare with it
 
-    def low_watermark(self, live: Container[int]) -> int:
-        """The least log start offset of this replica and of those on live brokers, while this one
-        leads: UNKNOWN as long as one has not read in this epoch."""
+    def low_watermark(self, counted: Container[int]) -> int:
+        """The least log start offset of this replica and of those on the brokers that count, while
+        this one leads: UNKNOWN as long as one has not read in this epoch."""
         starts = [
             follower.log_start_offset
             for number, follower in self.followers.items()
-            if number in live
+            if number in counted
         ]
         return min([self.log.log_start_offset, *starts])
 

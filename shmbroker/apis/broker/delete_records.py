@@ -8,9 +8,9 @@ Rules of this file:
 * Records below the new start can't be read from now on; their segments go with the next retention
   check. The start outlives all processes from the answer on, and is in
   `log-start-offset-checkpoint` within a second.
-* The low watermark is the least log start offset of all live replicas. The answer waits until it is
-  where was asked for, so that no later leader has the records: at the request's timeout with
-  REQUEST_TIMED_OUT.
+* The low watermark is the least log start offset of the replicas that count (`broker.replicated`).
+  The answer waits until it is where was asked for, so that no later leader has the records: at the
+  request's timeout with REQUEST_TIMED_OUT.
 """
 
 from collections.abc import Callable

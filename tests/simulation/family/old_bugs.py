@@ -406,8 +406,8 @@ OLD_BUGS = (
         (
             Change(
                 "shmbroker.broker.replicated:Deleted._low_watermark",
-                "self._partition.low_watermark(live)",
-                "self._partition.low_watermark(())",
+                "partition.low_watermark(counted)",
+                "partition.low_watermark(())",
             ),
         ),
         DELETE_KILLS,

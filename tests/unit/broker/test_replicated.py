@@ -24,6 +24,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self.fenced: set[int] = set()
+        self.eligible: tuple[int, ...] = ()
         self.purgatory = Purgatory()
         self.waits = ReplicationWaits(self.purgatory, lambda: 1000, self.image)
         self.told: list[tuple[int, int]] = []
@@ -39,7 +40,10 @@ class Waiting:
             number: SimpleNamespace(broker_id=number, is_fenced=number in self.fenced)
             for number in (1, 2, 3)
         }
-        return SimpleNamespace(brokers=brokers)
+        topic = SimpleNamespace(
+            partitions=[SimpleNamespace(eligible_leader_replicas=self.eligible)]
+        )
+        return SimpleNamespace(brokers=brokers, topics_by_id={bytes(16): topic})
 
     def begins(self, **starts: int) -> None:
         for number, start in starts.items():
@@ -88,6 +92,16 @@ def test_one_that_dies_counts_no_more(waiting: Waiting) -> None:
     assert waiting.told == []
     waiting.fenced.add(2)
     waiting.purgatory.check(LIVE_BROKERS)
+    assert waiting.told == [(NONE, 5)]
+
+
+def test_one_that_is_dead_and_may_lead_counts(waiting: Waiting) -> None:
+    waiting.begins(b3=5)
+    waiting.fenced.add(2)
+    waiting.eligible = (2,)
+    waiting.wait()
+    assert waiting.told == []
+    waiting.begins(b2=5)
     assert waiting.told == [(NONE, 5)]
 
 
