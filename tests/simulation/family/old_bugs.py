@@ -428,19 +428,6 @@ OLD_BUGS = (
         (16, 42, 57),
     ),
     OldBug(
-        "in-sync-with-deleted-records",
-        "a follower that was dead while records were deleted is in sync with them, and leads",
-        (
-            Change(
-                "shmbroker.replica.follower:may_join",
-                "follower.log_start_offset >= partition.log.log_start_offset",
-                "True",
-            ),
-        ),
-        DELETE_KILLS,
-        (0, 9, 16),
-    ),
-    OldBug(
         "begins-amid-a-batch",
         "a new replica of a log that begins amid a batch, as records were deleted, copies nothing",
         (
