@@ -44,7 +44,8 @@ class Led:
     def read_to(self, **ends: int) -> bool:
         """b2=5: broker 2 has everything before 5; True if the high watermark has moved."""
         for name, end in ends.items():
-            self.partition.followers[int(name[1:])].log_end_offset = end
+            follower = self.partition.followers[int(name[1:])]
+            follower.log_start_offset, follower.log_end_offset = 0, end
         return self.partition.advance_high_watermark()
 
 
