@@ -9,7 +9,7 @@ from shmbroker.log.partition_log import PartitionLog
 
 
 @pytest.fixture(autouse=True)
-def _closed_logs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _closed_logs(request: pytest.FixtureRequest) -> Iterator[None]:
     """Thousands of tests share the descriptors of one process. (A family closes its own.)"""
     if "family" in request.fixturenames:
         yield
@@ -21,7 +21,9 @@ def _closed_logs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         begin(log, *arguments, **more)
         opened.append(log)
 
-    monkeypatch.setattr(PartitionLog, "__init__", note)
-    yield
+    # Not the test's own `monkeypatch`, which would then outlive other fixtures.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PartitionLog, "__init__", note)
+        yield
     for log in opened:
         log.let_go()

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Generator, Iterable
 from typing import Any
 
+from shmbroker.apis.broker.list_offsets import EARLIEST, LATEST
 from shmbroker.records.batch import encode_batch, iterate_batches, iterate_records
 from shmbroker.records.batch_layout import (
     CONTROL_BIT,
@@ -132,27 +133,27 @@ class FamilyClient(Client):
         """The end that consumers see; -1 where it is not known now."""
         port = yield from self.leader(place)
         known = self.seen.watermark(place)
-        partition = {"partition_index": place[1], "current_leader_epoch": -1, "timestamp": -1}
-        body = {"replica_id": -1, "topics": [{"name": place[0], "partitions": [partition]}]}
-        try:
-            answer = yield from self.ask(port, "ListOffsets", 5, body)
-        except Disconnected:
-            self.leaders.pop(place, None)
-            return -1
-        row = answer["topics"][0]["partitions"][0]
-        if row["error_code"]:
-            check_retried(row["error_code"], "ListOffsets")
-            self.leaders.pop(place, None)
-            return -1
-        self.seen.on_watermark(place, known, row["offset"])
-        found: int = row["offset"]
-        return found
+        offset = yield from self._listed(port, place, LATEST)
+        if offset >= 0:
+            self.seen.on_watermark(place, known, offset)
+        return offset
 
     def start(self, place: Place) -> Generator[Wait, None, int]:
         """Where a partition begins; -1 where it is not known now."""
         port = yield from self.leader(place)
         deleted = self.seen.deleted(place)
-        partition = {"partition_index": place[1], "current_leader_epoch": -1, "timestamp": -2}
+        offset = yield from self._listed(port, place, EARLIEST)
+        if offset >= 0:
+            self.seen.on_start(place, deleted, offset)
+        return offset
+
+    def _listed(self, port: int, place: Place, timestamp: int) -> Generator[Wait, None, int]:
+        """What ListOffsets says; -1 where it says nothing."""
+        partition = {
+            "partition_index": place[1],
+            "current_leader_epoch": -1,
+            "timestamp": timestamp,
+        }
         body = {"replica_id": -1, "topics": [{"name": place[0], "partitions": [partition]}]}
         try:
             answer = yield from self.ask(port, "ListOffsets", 5, body)
@@ -164,7 +165,6 @@ class FamilyClient(Client):
             check_retried(row["error_code"], "ListOffsets")
             self.leaders.pop(place, None)
             return -1
-        self.seen.on_start(place, deleted, row["offset"])
         found: int = row["offset"]
         return found
 
