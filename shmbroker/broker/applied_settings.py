@@ -81,7 +81,9 @@ class AppliedSettings:
         self.reader.tier_wait_ms, self.tiering.find_timeout_ms = of_broker(
             "remote.fetch.max.wait.ms", "remote.list.offsets.request.timeout.ms"
         )
-        (copied,) = of_broker("remote.log.manager.copy.max.bytes.per.second")
+        copied, fetched = of_broker(
+            "remote.log.manager.copy.max.bytes.per.second",
+            "remote.log.manager.fetch.max.bytes.per.second",
+        )
         self.tiering.copied.set_rate(copied)
-        (fetched,) = of_broker("remote.log.manager.fetch.max.bytes.per.second")
         self.tiering.fetched.set_rate(fetched)

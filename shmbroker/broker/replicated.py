@@ -12,6 +12,7 @@ Source: Kafka's DelayedDeleteRecords, and Partition.lowWatermarkIfLeader.
 
 from __future__ import annotations
 
+from shmbroker.apis.broker.delete_records import NO_LOW_WATERMARK
 from shmbroker.purgatory import DelayedOperation
 from shmbroker.replica.partition import not_led_error
 from shmbroker.wire import error_codes
@@ -28,7 +29,6 @@ MARKER_TIMEOUT_MS = 30_000
 """How long a marker waits for the in-sync replicas before its coordinator sends it again."""
 LIVE_BROKERS = "live brokers"
 """The watch key of those who wait for what lives."""
-NO_LOW_WATERMARK = -1
 
 
 class Replicated(DelayedOperation):

@@ -126,7 +126,7 @@ class FetchAnswer:
             others = untold.topic_count
         piece(array_head(len(topics) + others, is_flexible))
         middle = no_aborted(isolation, version)
-        nothing = nothing_told(isolation, version)
+        nothing = middle + no_records(version)
         pack_v5 = PARTITION_V5.pack
         for place, (name, topic_id, answers) in enumerate(topics):
             piece(named(name, topic_id, version))
@@ -227,10 +227,9 @@ def packed_head(answer: Answer, version: int) -> bytes:
     return PARTITION_V4.pack(*answer[: A_LAST_STABLE_OFFSET + 1])
 
 
-def nothing_told(isolation: int, version: int) -> bytes:
-    """What is behind these numbers where there are no records and no error."""
-    is_flexible = version >= FLEXIBLE_FROM
-    return no_aborted(isolation, version) + (b"\x01" + _NO_TAGS if is_flexible else bytes(4))
+def no_records(version: int) -> bytes:
+    """The end of a row without records: their length, and no tags."""
+    return b"\x01" + _NO_TAGS if version >= FLEXIBLE_FROM else bytes(4)
 
 
 def no_aborted(isolation: int, version: int) -> bytes:

@@ -28,7 +28,8 @@ from shmbroker.gateway.fetch_answer import (
     Untold,
     named,
     new_answer,
-    nothing_told,
+    no_aborted,
+    no_records,
     packed_head,
 )
 from shmbroker.gateway.fetch_in_session import SessionFetches, end_at_broker
@@ -64,7 +65,7 @@ class KeptRows:
     def __init__(self, rows: Rows, version: int, isolation: int) -> None:
         """rows: the partitions."""
         self._version = version
-        self._nothing = nothing_told(isolation, version)
+        self._nothing = no_aborted(isolation, version) + no_records(version)
         self._rows = {
             name: {index: self._packed(index) for index in asked} for name, asked in rows.items()
         }
