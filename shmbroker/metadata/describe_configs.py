@@ -33,6 +33,7 @@ from shmbroker.settings.layers import (
     broker_layers,
     effective_topic_config,
 )
+from shmbroker.settings.left_out import CHANGED_BY_CLIENTS
 from shmbroker.settings.setting import OWN_PREFIX, Setting
 from shmbroker.settings.table import BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting
 from shmbroker.wire.error_codes import (
@@ -164,7 +165,7 @@ def _describe(
             return NONE, "", _broker_entries((*dynamic_layers, (SOURCE_STATIC_BROKER, known)))
         dynamic = image.config(BROKER_RESOURCE, "")
         default_layer = ((SOURCE_DYNAMIC_DEFAULT_BROKER, dynamic),)
-        entries = [_broker_entry(key, default_layer, has_default=False) for key in sorted(dynamic)]
+        entries = [_broker_entry(key, default_layer, is_of_all=True) for key in sorted(dynamic)]
         return NONE, "", entries
     if type_ == BROKER_LOGGER_RESOURCE:
         if complaint := _logger_name_complaint(name, broker_id):
@@ -235,7 +236,8 @@ def _broker_entries(layers: Layers) -> list[Entry]:
     return [_broker_entry(name, layers) for name in sorted(names)]
 
 
-def _broker_entry(name: str, layers: Layers, *, has_default: bool = True) -> Entry:
+def _broker_entry(name: str, layers: Layers, *, is_of_all: bool = False) -> Entry:
+    """One setting of a broker; `is_of_all`: what was said of all brokers, as it was said."""
     setting = broker_setting(name)
     if setting is None:
         return _unknown_entry(name, layers)
@@ -244,21 +246,29 @@ def _broker_entry(name: str, layers: Layers, *, has_default: bool = True) -> Ent
         if name in values:
             value = values[name]
             break
-    has_default &= not setting.is_hidden
+    has_default = not is_of_all and not setting.is_hidden
     synonyms = _synonyms(name, _CHAINS.get(name, ((name, 1),)), layers, has_default)
-    shown = None if value is None or setting.is_secret else _printed(setting, value)
+    if value is not None and not is_of_all:
+        value = _printed(setting, value)
+    shown = None if setting.is_secret else value
     return _entry(setting, shown, synonyms) | {"name": name}
 
 
 def _unknown_entry(name: str, layers: Layers) -> Entry:
-    """A value kept for a setting that isn't known: for all that is known it is a secret."""
-    synonyms = [_synonym(name, None, source) for source, values in layers if name in values]
+    """A value kept for a setting that isn't here. Where Kafka does not know it either, it is, for
+    all that is known, a secret."""
+    is_known = name in CHANGED_BY_CLIENTS
+    synonyms = [
+        _synonym(name, values[name] if is_known else None, source)
+        for source, values in layers
+        if name in values
+    ]
     return {
         "name": name,
-        "value": None,
-        "read_only": True,
+        "value": synonyms[0]["value"],
+        "read_only": not is_known,
         "config_source": synonyms[0]["source"],
-        "is_sensitive": True,
+        "is_sensitive": not is_known,
         "synonyms": synonyms,
         "config_type": _UNKNOWN_TYPE,
         "documentation": None,

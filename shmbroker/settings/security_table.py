@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 SECURITY_SETTINGS: dict[str, Setting] = {}
-PER_LISTENER = {"max.connections"}
+PER_LISTENER = {"max.connections", "num.network.threads"}
 """Settings that one listener may have a value of its own of."""
 
 PROTOCOL_MAP = (

@@ -62,6 +62,11 @@ def _topic(
         _broker(synonym, type_, broker_default, documentation, is_dynamic=True, **rules)
 
 
+def _no_age(value: int) -> str | None:
+    """A topic may drop what has come at once; said for all topics, it is taken for a slip."""
+    return None if value else "Value must be -1, or at least 1"
+
+
 def _gzip_level(level: int) -> str | None:
     if level == -1 or 1 <= level <= 9:
         return None
@@ -380,6 +385,7 @@ _topic(
     also=(("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)),
     least=-1,
 )
+BROKER_SETTINGS["log.retention.ms"].check = _no_age
 _topic(
     "segment.bytes",
     "log.segment.bytes",
@@ -452,6 +458,7 @@ _broker(
     None,
     "Like log.retention.ms, in minutes; applies if that is not set.",
     least=-1,
+    check=_no_age,
 )
 _broker(
     "log.retention.hours",
@@ -459,6 +466,7 @@ _broker(
     "168",
     "Like log.retention.ms, in hours; applies if neither that nor log.retention.minutes is set.",
     least=-1,
+    check=_no_age,
 )
 _broker(
     "log.roll.hours",
@@ -957,6 +965,15 @@ _broker(
     LONG_MAX_TEXT,
     "Bytes a second that a broker copies of the partitions whose "
     "follower.replication.throttled.replicas name it. Replicas in sync count, but never wait.",
+    least=0,
+    is_dynamic=True,
+    is_hidden=True,
+)
+_broker(
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+    LONG,
+    LONG_MAX_TEXT,
+    "Bytes a second that a broker copies from one of its log directories to another.",
     least=0,
     is_dynamic=True,
     is_hidden=True,

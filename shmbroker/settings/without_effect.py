@@ -40,6 +40,7 @@ WITHOUT_EFFECT = {
     "remote.log.manager.expiration.thread.pool.size": _STORE,
     "remote.log.manager.follower.thread.pool.size": _STORE,
     "remote.log.reader.threads": _STORE,
+    "replica.alter.log.dirs.io.max.bytes.per.second": "a broker has one log directory.",
     "replica.high.watermark.checkpoint.interval.ms": _EACH_MINUTE,
     "security.inter.broker.protocol": _SHARED_MEMORY,
     "ssl.allow.dn.changes": "a certificate that is read again may have any.",

@@ -228,6 +228,8 @@ def test_listeners_of_a_server_properties_hold(tmp_path: Path) -> None:
         (["default.replication.factor=3"], "there are 1 brokers"),
         (["shmbroker.ring.data.bytes=100000"], "power of two"),
         (["shmbroker.watchdog.kill.ms=500"], "Value must be 0 or at least 2000"),
+        (["log.retention.hours=0"], "Value must be -1, or at least 1"),
+        (["log.retention.minutes=0"], "Value must be -1, or at least 1"),
         (["max.connections.per.ip=0"], "which nobody can connect with"),
         (["max.connections.per.ip.overrides=localhost:1"], "Value must be ADDRESS:NUMBER"),
         (["max.connections.per.ip.overrides=127.0.0.1"], "does not end with : and a number"),

@@ -44,6 +44,9 @@ OF_STORES = frozenset(
 )
 """Settings that Kafka changes for one listener of one broker, and not for all."""
 
+_OF_LISTENERS = ("max.connections", "max.connection.creation.rate", "num.network.threads")
+"""What may be said of a listener on all brokers; all else only of one broker's."""
+
 _FIXED_ELSEWHERE = (LEFT_OUT.keys() - CHANGED_BY_CLIENTS) | INSTEAD.keys()
 """Settings of Kafka's that are not here, and that it does not change while it runs."""
 
@@ -97,15 +100,18 @@ def listeners_complaint(name: str, values: Mapping[str, str], config: BrokerConf
     """What is wrong with these values of single listeners. Those that TLS or SASL goes by must be
     what holds: a file that has changed is read again by itself, any other change needs a reload."""
     own = sorted(key for key in values if key.startswith(LISTENER_PREFIX))
-    if own and not name:
+    if not name:
+        of_one = [key for key in own if _of_a_listener(key)[1] not in _OF_LISTENERS]
+        if not of_one:
+            return None
         return (
             "Cannot update these configs at default cluster level, broker id must be specified: "
-            f"Set({', '.join(own)})"
+            f"Set({', '.join(of_one)})"
         )
     secured = {one.name.lower(): one for one in config.listeners if one.has_tls or one.has_sasl}
     changed = []
     for key in own:
-        of, _, setting = key.removeprefix(LISTENER_PREFIX).partition(".")
+        of, setting = _of_a_listener(key)
         listener = secured.get(of.lower())
         found = broker_setting(key)
         if listener is None or found is None or found.is_dynamic:
@@ -117,6 +123,12 @@ def listeners_complaint(name: str, values: Mapping[str, str], config: BrokerConf
     if changed:
         return f"Cannot update these configs dynamically: Set({', '.join(changed)})"
     return None
+
+
+def _of_a_listener(key: str) -> tuple[str, str]:
+    """The listener's name and the setting in `listener.name.<listener>.<setting>`."""
+    of, _, setting = key.removeprefix(LISTENER_PREFIX).partition(".")
+    return of, setting
 
 
 def together_complaint(

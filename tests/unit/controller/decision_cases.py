@@ -168,6 +168,7 @@ _MORE_IN_POOL = (
 )
 _DOUBLE = "not be greater than double"
 _FIXED = "Cannot update these configs dynamically"
+_NO_AGE = "Invalid value 0 for configuration log.retention.ms: Value must be -1, or at least 1"
 _PER_LISTENER = (
     "These security configs can be dynamically updated only per-listener using the listener prefix"
 )
@@ -619,6 +620,16 @@ ALTER: list[Case] = [
                 (42, f"{_OF_ONE}: Set(listener.name.plaintext.ssl.keystore.location)"),
             ),
             ("1", [("listener.name.plaintext.ssl.keystore.location", 0, "/store")], _OK),
+            (
+                "",
+                [
+                    ("listener.name.plaintext.max.connections", 0, "4"),
+                    ("listener.name.plaintext.max.connection.creation.rate", 0, "4"),
+                    ("listener.name.plaintext.num.network.threads", 0, "4"),
+                ],
+                _OK,
+            ),
+            *((name, [("log.retention.ms", 0, "0")], (42, _NO_AGE)) for name in ("", "1")),
             (
                 "1",
                 [("remote.log.reader.threads", 0, "21")],

@@ -136,6 +136,29 @@ def test_all_brokers_list_what_is_set_for_all(image: MetadataImage) -> None:
     assert sources(configs["min.insync.replicas"]) == [("min.insync.replicas", "1", 3)]
 
 
+def test_what_was_said_of_all_brokers_is_shown_as_it_was_said(image: MetadataImage) -> None:
+    said = {"log.cleaner.io.max.bytes.per.second": "5", "log.preallocate": "TRUE"}
+    image.configs = {(BROKER_RESOURCE, ""): said}
+    shown = describe(image, BROKER_RESOURCE, "")["configs"]
+    assert {name: entry["value"] for name, entry in shown.items()} == said
+    shown = describe(image, BROKER_RESOURCE, "1")["configs"]
+    assert [shown[name]["value"] for name in said] == ["5.0", "true"]
+
+
+def test_what_only_kafka_goes_by_is_no_secret(image: MetadataImage) -> None:
+    said = {
+        "listener.name.plaintext.num.network.threads": "4",
+        "metric.reporters": "a.B",
+        "replica.alter.log.dirs.io.max.bytes.per.second": "7",
+    }
+    image.configs = {(BROKER_RESOURCE, "1"): said}
+    shown = describe(image, BROKER_RESOURCE, "1")["configs"]
+    for name, value in said.items():
+        entry = shown[name]
+        assert (entry["value"], entry["is_sensitive"]) == (value, False)
+        assert sources(entry) == [(name, value, 2)]
+
+
 @pytest.mark.parametrize(
     ("type_", "name", "code", "says"),
     [
