@@ -247,7 +247,10 @@ def _broker_entry(name: str, layers: Layers, *, is_of_all: bool = False) -> Entr
             value = values[name]
             break
     has_default = not is_of_all and not setting.is_hidden
-    synonyms = _synonyms(name, _CHAINS.get(name, ((name, 1),)), layers, has_default)
+    chain = _CHAINS.get(name, ((name, 1),))
+    if setting.name != name:
+        chain = ((name, 1), (setting.name, 1))  # a listener's own, and what holds for all
+    synonyms = _synonyms(name, chain, layers, has_default)
     if value is not None and not is_of_all:
         value = _printed(setting, value)
     shown = None if setting.is_secret else value
@@ -287,11 +290,10 @@ def _synonyms(
         for name, _ in chain
         if name in values
     ]
-    if has_default and main in BROKER_SETTINGS:
-        for name, _ in chain:
-            default = BROKER_SETTINGS[name].default
-            if default is not None:
-                found.append(_synonym(name, default, SOURCE_DEFAULT))
+    for name, _ in chain if has_default else ():
+        row = BROKER_SETTINGS.get(name)
+        if row is not None and row.default is not None:
+            found.append(_synonym(name, row.default, SOURCE_DEFAULT))
     # Kafka leaves out what comes before the first value of `main`, even if that is the effective
     # one: a topic doesn't show log.retention.hours while log.retention.ms isn't set.
     while found and found[0]["name"] != main:

@@ -185,10 +185,14 @@ def _cleaner_complaint(
 
 def _pool_complaint(values: Mapping[str, str], config: BrokerConfig, before: Layers) -> str | None:
     """In which steps pools of threads grow and shrink (Kafka `DynamicThreadPool`)."""
-    for pool in THREAD_POOLS:
-        if pool not in values:
+    for key, text in values.items():
+        setting = broker_setting(key)
+        if setting is None or (pool := setting.name) not in THREAD_POOLS:
             continue
-        threads, current = int(values[pool]), effective_broker_config(pool, config, before)
+        threads = int(text)
+        current = effective_broker_config(key, config, before)
+        if current is None:  # a listener that has no value of its own
+            current = effective_broker_config(pool, config, before)
         if threads < current // 2:
             refusal = f"value should be at least half the current value {current}"
         elif threads > current * 2:

@@ -372,8 +372,8 @@ def _broker_complaint(
     values = {key: value for key, value in changes.items() if value is not None}
     if complaint := fixed_complaint(values):
         return INVALID_REQUEST, complaint
-    for key in known_settings:
-        if complaint := validate_broker_config(key, operations[key][1]):
+    for key, value in values.items():
+        if complaint := validate_broker_config(key, value):
             return INVALID_REQUEST, complaint
     if complaint := listeners_complaint(name, values, config):
         return INVALID_REQUEST, complaint

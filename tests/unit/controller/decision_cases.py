@@ -625,11 +625,33 @@ ALTER: list[Case] = [
                 [
                     ("listener.name.plaintext.max.connections", 0, "4"),
                     ("listener.name.plaintext.max.connection.creation.rate", 0, "4"),
-                    ("listener.name.plaintext.num.network.threads", 0, "4"),
+                    ("listener.name.plaintext.num.network.threads", 0, "2"),
                 ],
                 _OK,
             ),
             *((name, [("log.retention.ms", 0, "0")], (42, _NO_AGE)) for name in ("", "1")),
+            *(
+                ("1", [(f"listener.name.plaintext.{key}", 0, value)], (42, complaint))
+                for key, value, complaint in (
+                    (
+                        "max.connections",
+                        "abc",
+                        _INVALID.format("abc", "max.connections", "Not a number of type INT"),
+                    ),
+                    (
+                        "max.connection.creation.rate",
+                        "-1",
+                        _INVALID.format(
+                            "-1", "max.connection.creation.rate", "Value must be at least 0"
+                        ),
+                    ),
+                    (
+                        "num.network.threads",
+                        "9",
+                        _MORE_IN_POOL.format("num.network.threads=9", _DOUBLE, 2),
+                    ),
+                )
+            ),
             (
                 "1",
                 [("remote.log.reader.threads", 0, "21")],

@@ -156,7 +156,22 @@ def test_what_only_kafka_goes_by_is_no_secret(image: MetadataImage) -> None:
     for name, value in said.items():
         entry = shown[name]
         assert (entry["value"], entry["is_sensitive"]) == (value, False)
-        assert sources(entry) == [(name, value, 2)]
+        assert sources(entry)[0] == (name, value, 2)
+
+
+def test_what_holds_for_all_listeners_stands_behind_a_listeners_own(image: MetadataImage) -> None:
+    own = "listener.name.plaintext.max.connections"
+    image.configs = {
+        (BROKER_RESOURCE, ""): {own: "5", "max.connections": "6"},
+        (BROKER_RESOURCE, "1"): {own: "4"},
+    }
+    entry = describe(image, BROKER_RESOURCE, "1")["configs"][own]
+    assert sources(entry) == [
+        (own, "4", 2),
+        (own, "5", 3),
+        ("max.connections", "6", 3),
+        ("max.connections", "2147483647", 5),
+    ]
 
 
 @pytest.mark.parametrize(
