@@ -47,6 +47,9 @@ OF_STORES = frozenset(
 _OF_LISTENERS = ("max.connections", "max.connection.creation.rate", "num.network.threads")
 """What may be said of a listener on all brokers; all else only of one broker's."""
 
+_OF_ONE_BROKER = CHANGED_BY_CLIENTS - {"auto.include.jmx.reporter", "metric.reporters"}
+"""Settings of Kafka's that mean nothing here, and that it changes for one broker alone."""
+
 _FIXED_ELSEWHERE = (LEFT_OUT.keys() - CHANGED_BY_CLIENTS) | INSTEAD.keys()
 """Settings of Kafka's that are not here, and that it does not change while it runs."""
 
@@ -102,6 +105,7 @@ def listeners_complaint(name: str, values: Mapping[str, str], config: BrokerConf
     own = sorted(key for key in values if key.startswith(LISTENER_PREFIX))
     if not name:
         of_one = [key for key in own if _of_a_listener(key)[1] not in _OF_LISTENERS]
+        of_one = sorted({*of_one, *(values.keys() & _OF_ONE_BROKER)})
         if not of_one:
             return None
         return (

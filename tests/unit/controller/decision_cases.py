@@ -630,6 +630,20 @@ ALTER: list[Case] = [
                 _OK,
             ),
             *((name, [("log.retention.ms", 0, "0")], (42, _NO_AGE)) for name in ("", "1")),
+            (
+                "",
+                [("sasl.login.refresh.window.factor", 0, "0.7"), ("metric.reporters", 0, "a.B")],
+                (42, f"{_OF_ONE}: Set(sasl.login.refresh.window.factor)"),
+            ),
+            ("1", [("sasl.login.refresh.window.factor", 0, "0.7")], _OK),
+            *(
+                ("", [(key, 0, value)], (42, _INVALID.format(value, key, f"Value must be {least}")))
+                for key, value, least in (
+                    ("log.flush.interval.ms", "-1", "at least 0"),
+                    ("log.retention.ms", "-5", "at least -1"),
+                )
+            ),
+            ("1", [("listeners", 0, "PLAINTEXT://:9")], (42, f"{_FIXED}: Set(listeners)")),
             *(
                 ("1", [(f"listener.name.plaintext.{key}", 0, value)], (42, complaint))
                 for key, value, complaint in (
