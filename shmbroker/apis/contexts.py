@@ -7,8 +7,7 @@
 Rules of this file:
 * An API module is given one of these and nothing else, so a test can give it a plain object.
 * What only one module needs still stands here: the list shows what a request can reach.
-* The coordinators, the active controller and the remote store's part are handed out whole. An API
-  of theirs is one call of one of their methods: a list of these would say the same twice.
+* What can be asked of parts of a process stands in `broker_parts` and `controller_parts`.
 """
 
 from __future__ import annotations
@@ -21,19 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from typing import Any
 
-    from shmbroker.broker.tier_port import Tier
+    from shmbroker.apis.broker_parts import Directory, Groups, Store, TierLookups, Transactions
+    from shmbroker.apis.controller_parts import Decisions, ShownBrokers
     from shmbroker.clock import Clock
-    from shmbroker.controller.active_controller import ActiveController
     from shmbroker.errors import StorageFault
     from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.guard import Guard
     from shmbroker.gateway.inflight import PlainRequest as PlainRequest
     from shmbroker.gateway.inflight import Request as Request
-    from shmbroker.groups.coordinator import GroupCoordinator
-    from shmbroker.groups.transactions.coordinator import TransactionCoordinator
     from shmbroker.ipc.operation_adapter import Answer, Call, Steps
     from shmbroker.ipc.peer import Peer
-    from shmbroker.log.log_directory import LogDirectory
     from shmbroker.metadata.changes import MetadataChange
     from shmbroker.metadata.follower import MetadataFollower
     from shmbroker.metadata.image import MetadataImage
@@ -163,18 +159,6 @@ class MetadataLink(ControllerLink, Protocol):
         while there are more."""
 
 
-class Store(Protocol):
-    """The store of an I/O worker's logs (`broker.partition_store`), as much as APIs see of it."""
-
-    @property
-    def is_fenced(self) -> bool:
-        """Whether the directory is offline, for a fault of its disk."""
-
-    def delete_records(self, partition: Partition, offset: int, /) -> int | None:
-        """Raise the log start offset (-1: to the high watermark); what it is then, None if that is
-        out of range."""
-
-
 class BrokerContext(Protocol):
     """An I/O worker, as the APIs see it that need its logs or its groups."""
 
@@ -195,11 +179,11 @@ class BrokerContext(Protocol):
         """The partitions with a log here, by `ids.partition_key`."""
 
     @property
-    def groups(self) -> GroupCoordinator:
+    def groups(self) -> Groups:
         """The groups that this broker coordinates."""
 
     @property
-    def transactions(self) -> TransactionCoordinator:
+    def transactions(self) -> Transactions:
         """The transactional ids that this broker coordinates."""
 
     @property
@@ -207,12 +191,12 @@ class BrokerContext(Protocol):
         """The store of the logs."""
 
     @property
-    def log_directory(self) -> LogDirectory:
+    def log_directory(self) -> Directory:
         """The broker's directory."""
 
     @property
-    def tiering(self) -> Tier:
-        """The remote store's part in the logs, if there is a store."""
+    def tiering(self) -> TierLookups:
+        """What the remote store has of the logs, if there is a store."""
 
     def now_ms(self) -> int:
         """Wall-clock time of this turn."""
@@ -258,16 +242,6 @@ class BrokerContext(Protocol):
         """Call back when producer ids have come; False if there is nothing to wait for."""
 
 
-class ShownBrokers(Protocol):
-    """The brokers, as far as shared memory shows them (`controller.broker_watch`)."""
-
-    def pending(self) -> AbstractSet[int]:
-        """The brokers that may not have registered since the family started, and can."""
-
-    def has_served(self, number: int, /) -> bool:
-        """Whether one has followed the metadata since the family started."""
-
-
 class ControllerContext(Protocol):
     """The active controller, as the APIs see it that it answers.
 
@@ -276,7 +250,7 @@ class ControllerContext(Protocol):
     """
 
     @property
-    def decisions(self) -> ActiveController:
+    def decisions(self) -> Decisions:
         """What decides; what it has decided is durable when it returns."""
 
     @property

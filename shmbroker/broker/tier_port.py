@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeAlias
 
+from shmbroker.apis.broker_parts import TierLookups
 from shmbroker.replica.throttle import ReplicationThrottle
 
 TYPE_CHECKING = False
@@ -22,10 +23,9 @@ Slice: TypeAlias = "tuple[Segment, int, int]"
 """Segment, position and length, as `PartitionLog.read` gives them."""
 
 
-class Tier(Protocol):
+class Tier(TierLookups, Protocol):
     """The remote store's part in the logs of one broker."""
 
-    is_there: bool
     find_timeout_ms: int
     """How long a lookup by time may take (remote.list.offsets.request.timeout.ms)."""
     copied: ReplicationThrottle
@@ -60,20 +60,6 @@ class Tier(Protocol):
         self, partition: Partition, offset: int, segment: Segment, position: int, end_offset: int, /
     ) -> list[AbortedTransaction] | int | None:
         """The aborted transactions of a slice that `read` gave."""
-
-    def is_older_here(self, partition: Partition, timestamp: int, /) -> bool:
-        """Whether a lookup by this time has to go to the store first."""
-
-    def max_timestamp(self, partition: Partition, /) -> int:
-        """The largest timestamp of what only the store has; negative: it has none."""
-
-    def find_time(
-        self, partition: Partition, timestamp: int, on_done: Callable[[int, int, int], None], /
-    ) -> None:
-        """Look for the first record that isn't older, among what only the store has."""
-
-    def end_offset(self, partition: Partition, /) -> int:
-        """One past the last offset that is in the store; negative: nothing is."""
 
 
 class NoTier:
