@@ -47,7 +47,7 @@ class AppendAcks:
             sync,
             self.on_durable,
             self._on_synced,
-            lambda partition: partitions.get(partition.key) is partition,
+            partitions.holds,
         )
         self.delayed = DelayedProduces()
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from shmbroker.ipc.operation_adapter import OwnCall
+from shmbroker.shm.counters import CLEANER_WANTED
 from shmbroker.wire.api_keys import (
     ALLOCATE_PRODUCER_IDS,
     ALTER_PARTITION,
@@ -15,19 +16,17 @@ from shmbroker.wire.api_keys import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from shmbroker.broker.ports import Peers
     from shmbroker.broker.registration import Registration
     from shmbroker.ipc.asking import Asking, OnAnswer
+    from shmbroker.ipc.member import FamilyMember
     from shmbroker.ipc.operation_adapter import Executor
 
     Body = dict[str, Any]
 
 
 class Asks:
-    """What one broker asks others. want_cleaner: notes for the supervisor that a cleaner has
-    work."""
+    """What one broker asks others; `executor` executes what it asks itself."""
 
     def __init__(
         self,
@@ -35,14 +34,15 @@ class Asks:
         asking: Asking,
         registration: Registration,
         peers: Peers,
-        want_cleaner: Callable[[], None],
-        executor: Callable[[], Executor],
+        member: FamilyMember,
+        executor: Executor,
     ) -> None:
         self._broker_id = broker_id
         self._asking = asking
         self._registration = registration
         self._peers = peers
-        self._want_cleaner = want_cleaner
+        self._words = member.words
+        self._cleaner_wanted = member.counters.at(member.index, CLEANER_WANTED)
         self._executor = executor
 
     def broker(
@@ -50,7 +50,7 @@ class Asks:
     ) -> bool:
         """Have a broker answer a request, this one or a sibling."""
         if broker_id == self._broker_id:
-            self._executor().execute_own(OwnCall(api_key, name, version, on_answer), body)
+            self._executor.execute_own(OwnCall(api_key, name, version, on_answer), body)
             return True
         peer = self._peers.siblings.get(broker_id)
         if peer is None or not peer.incarnation:
@@ -75,7 +75,7 @@ class Asks:
         """Have the cleaner compact a log; one is woken while none runs."""
         cleaner = self._peers.cleaner
         if cleaner is None or not cleaner.incarnation:
-            self._want_cleaner()
+            self._words[self._cleaner_wanted] = 1  # for the supervisor
             self._peers.wake_cleaner()
             return False
         return self._asking.ask(cleaner, CLEAN_LOG, "CleanLog", 0, body, on_answer)

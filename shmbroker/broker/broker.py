@@ -24,8 +24,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-from functools import partial
-
 from shmbroker.broker.append import Appender
 from shmbroker.broker.append_runs import AppendRuns
 from shmbroker.broker.applied_settings import AppliedSettings
@@ -36,7 +34,7 @@ from shmbroker.broker.damage import DamageMender
 from shmbroker.broker.disk_reserve import DiskReserve
 from shmbroker.broker.disk_watch import DiskWatch
 from shmbroker.broker.end_markers import EndMarkers
-from shmbroker.broker.execution import executor_of
+from shmbroker.broker.execution import serve_apis
 from shmbroker.broker.file_passing import FilePassing
 from shmbroker.broker.housekeeping import Housekeeping
 from shmbroker.broker.intake import Intake
@@ -64,11 +62,11 @@ from shmbroker.ipc.asking import Asking
 from shmbroker.ipc.awake import AFTER_S, AMONG_REPLICAS_S, Awake
 from shmbroker.ipc.core import Core
 from shmbroker.ipc.member import BACKLOG_RETRY_S, FamilyMember
+from shmbroker.ipc.operation_adapter import Executor
 from shmbroker.purgatory import Purgatory
 from shmbroker.settings.broker_config import BrokerConfig
-from shmbroker.shm.counters import AHEAD_ENDS, CLEANER_WANTED, CONTROL_GENERATION_WORD
+from shmbroker.shm.counters import AHEAD_ENDS, CONTROL_GENERATION_WORD
 from shmbroker.shm.latencies import STAGE_PURGATORY
-from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -115,24 +113,21 @@ class Broker:
         self.look_at_clocks()
         self.flusher = disk.flusher
         self.purgatory = Purgatory()
-        waits = ReplicationWaits(self.purgatory, self.steady_ms, lambda: self.image)
+        self._follower = link.follower
+        waits = ReplicationWaits(self.purgatory, self.steady_ms, link.follower)
         self.when_replicated, self.when_deleted = waits.wait, waits.wait_deleted
-        self.settings = LiveSettings(config, broker_id, lambda: self.image)
+        self.settings = LiveSettings(config, broker_id, link.follower)
         self._build_asking(endpoint)
         self._build_storage(disk, tables)
+        self._build_reading(tables)
         self.coordinators = Coordinators(
-            config,
-            self.appender,
-            self.exchange,
-            self.producer_ids,
-            tables.standing,
-            lambda: self.image,
+            config, self.appender, self.exchange, self.producer_ids, tables.standing, link.follower
         )
         self.groups = self.coordinators.groups
         self.transactions = self.coordinators.transactions
         self._build_replication(tables)
         self._build_following()
-        self.executor = executor_of(self)
+        serve_apis(self)
         self.applied_settings.apply_to_broker()
         self.shown = BrokerShown(clock, member, tables.latencies)
         self.peer_changes = PeerChanges(self, peers)
@@ -149,32 +144,20 @@ class Broker:
         self.registration = Registration(
             self.broker_id, endpoint, self.log_directory, self.link, self.asking
         )
-        wanted = member.counters.at(member.index, CLEANER_WANTED)
+        self.executor = Executor()
         self.asks = Asks(
-            self.broker_id,
-            self.asking,
-            self.registration,
-            peers,
-            partial(self.words.__setitem__, wanted, 1),
-            lambda: self.executor,
+            self.broker_id, self.asking, self.registration, peers, member, self.executor
         )
-        self.producer_ids = ProducerIds(
-            lambda: self.asks.for_producer_ids(self.producer_ids.on_answer)
-        )
+        self.producer_ids = ProducerIds(self.asks.for_producer_ids)
         self.next_producer_id = self.producer_ids.take
         self.wait_for_producer_ids = self.producer_ids.wait
         self.exchange = TransactionExchange(
-            self.config,
-            self.broker_id,
-            lambda: self.image,
-            self.asks.broker,
-            lambda markers: self.transactions.endings.on_marked(markers),
-            self.steady_ms,
+            self.config, self.broker_id, self.link.follower, self.asks.broker, self.steady_ms
         )
         self.verify_transaction = self.exchange.verify
 
     def _build_storage(self, disk: Disk, tables: Tables) -> None:
-        """What keeps logs, appends to them and reads them."""
+        """What keeps logs and appends to them."""
         member, config = self.member, self.config
         self.store = PartitionStore(
             disk.log_directory,
@@ -189,18 +172,13 @@ class Broker:
         self.partitions = self.store.partitions
         self.upkeep = Upkeep(self.store, config["log.retention.check.interval.ms"])
         self.compaction = Compaction(
-            self.store,
-            config,
-            lambda body: self.asks.cleaner(
-                body, lambda answer: self.compaction.on_answer(answer, self._now_ms)
-            ),
-            member.tally.add,
+            self.store, config, self.asks.cleaner, self.now_ms, member.tally.add
         )
         self.damage = DamageMender(self.store, self.compaction.is_on)
-        faults = StorageFaults(
+        self._faults = StorageFaults(
             self.clock, member.tally.add, self.damage, self.now_ms, self.partitions
         )
-        self.on_storage_fault = faults.on_fault
+        self.on_storage_fault = self._faults.on_fault
         self.appender = Appender(
             self.partitions,
             self.now_ms,
@@ -232,18 +210,21 @@ class Broker:
                 member.incarnation,
             )
             self.store.retain_tiered = self.tiering.retain
-        peers = self.peers
+
+    def _build_reading(self, tables: Tables) -> None:
+        """What reads logs, and passes the descriptors of their files."""
+        member, peers = self.member, self.peers
         self.passing = FilePassing(
             {peer.slot: peer for peer in (*peers.gateways, *peers.siblings.values())},
             peers.passing,
-            faults.on_file_fault,
+            self._faults.on_file_fault,
         )
         self.reader = Reader(
             Lookup(self.partitions, self.steady_ms, self.tiering, self.on_storage_fault),
             self.purgatory,
             self.steady_ms,
             self.passing.pass_file,
-            config["remote.fetch.max.wait.ms"],
+            self.config["remote.fetch.max.wait.ms"],
             waits=tables.latencies.of(STAGE_PURGATORY),
         )
         self.read_sessions = ReadSessions(self.reader)
@@ -268,16 +249,15 @@ class Broker:
             note_gap=self.store.note_gap,
             raise_log_start=self.store.raise_log_start,
             flush=self.store.flush,
-            ask=lambda body: self.asks.for_in_sync(
-                body, lambda answer: self.replication.in_sync.on_answer(answer, self.partitions)
-            ),
-            tell=lambda body: self.asks.tell_log_ends(body, self.replication.log_ends.on_answer),
-            on_decided=lambda partition: self.placement.apply_again(partition, self.image),
+            ask=self.asks.for_in_sync,
+            tell=self.asks.tell_log_ends,
+            on_decided=self._on_decided,
             on_high_watermark=self._on_high_watermark,
-            on_log_start=lambda partition: self.purgatory.check(partition.key),
+            on_log_start=self._on_log_start,
         )
         self.placement = Placement(
             self.clock,
+            self.member,
             self.broker_id,
             self.store,
             self.replication,
@@ -285,7 +265,6 @@ class Broker:
             self.transactions,
             now_ms=self.now_ms,
             of_topic=self.settings.of_topic,
-            has_served=lambda: self.member.has_served,
             on_placed=self.tiering.on_partition,
             on_dropped=self._on_dropped,
         )
@@ -311,13 +290,12 @@ class Broker:
             self.groups,
             on_configured=self.applied_settings.apply,
             on_applied=self._on_applied,
-            on_other_controller=lambda peer: self.asking.fail(peer, error_codes.NOT_CONTROLLER),
         )
 
     @property
     def image(self) -> MetadataImage:
         """The cluster as of the last committed record that was followed."""
-        return self.metadata.image
+        return self._follower.image
 
     def now_ms(self) -> int:
         """The time of this turn, as the wall clock shows it: it may jump."""
@@ -399,8 +377,8 @@ class Broker:
         has_more |= exchange.has_work or bool(self.read_ahead.noted)
         if appended or has_more or self.acks.moved or (had_work and self.has_entries()):
             return 0.0
-        had_work = bool(told) or self.intake.has_executed
-        if self.replication.look_before_sleep(self.has_entries, had_work and self.may_look):
+        was_asked = bool(told) or self.intake.has_executed
+        if self.replication.look_before_sleep(self.has_entries, was_asked and self.may_look):
             return 0.0
         return self._rest(now, deadline)
 
@@ -457,6 +435,14 @@ class Broker:
         self.purgatory.check(partition.key)
         if partition.is_internal:
             self.coordinators.on_high_watermark(partition)
+
+    def _on_log_start(self, partition: Partition) -> None:
+        """A follower's log begins later: a DeleteRecords may have waited for that."""
+        self.purgatory.check(partition.key)
+
+    def _on_decided(self, partition: Partition) -> None:
+        """The controller has looked at what a partition lacks: it may lead now."""
+        self.placement.apply_again(partition, self.image)
 
     def finish_flushes(self) -> None:
         """Recovery points and acks of what is on the disk now."""

@@ -35,6 +35,7 @@ from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR, NONE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from shmbroker.ipc.asking import OnAnswer
     from shmbroker.settings.broker_config import BrokerConfig
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,8 @@ CHECKPOINT_INTERVAL_MS = 10_000
 class Compaction:
     """Asked once a second by `run`; `current` is the pass under way.
 
-    ask: sends a CleanLog request to the cleaner; False if none runs yet (it is woken then).
+    ask: sends a CleanLog request to the cleaner, and tells the answer; False if none runs yet (it
+    is woken then). now_ms: what the wall clock shows.
     count: adds one to a counter.
     """
 
@@ -54,7 +56,8 @@ class Compaction:
         self,
         store: PartitionStore,
         config: BrokerConfig,
-        ask: Callable[[dict[str, Any]], bool],
+        ask: Callable[[dict[str, Any], OnAnswer], bool],
+        now_ms: Callable[[], int],
         count: Callable[[str], None],
     ) -> None:
         self.store = store
@@ -63,6 +66,7 @@ class Compaction:
         self.map_bytes = config["log.cleaner.dedupe.buffer.size"]
         self.ask = ask
         self.count = count
+        self._now_ms = now_ms
         self._steady_ms = store.steady_ms
         self.current: tuple[Partition, list[Segment]] | None = None
         self.quarantined: set[bytes] = set()
@@ -94,7 +98,8 @@ class Compaction:
             self._next_ms = steady_ms + self.backoff_ms
             return
         partition, cleanable = chosen
-        if self.ask(_request(partition, cleanable, now_ms) | {"map_bytes": self.map_bytes}):
+        body = _request(partition, cleanable, now_ms) | {"map_bytes": self.map_bytes}
+        if self.ask(body, self.on_answer):
             self.current = partition, cleanable.segments
 
     def is_on(self, key: bytes) -> bool:
@@ -158,7 +163,7 @@ class Compaction:
         if deaths >= DEATHS_MAX:
             self._give_up(partition, f"the cleaner died of it {deaths} times")
 
-    def on_answer(self, body: dict[str, Any], now_ms: int) -> None:
+    def on_answer(self, body: dict[str, Any]) -> None:
         """What the cleaner answers to the last request."""
         assert self.current is not None
         partition, segments = self.current
@@ -181,7 +186,7 @@ class Compaction:
             self.current = None
             try_remove_cleaned(partition.log.directory)
         elif groups:
-            self._swap(partition, groups, body["end_offset"], now_ms)
+            self._swap(partition, groups, body["end_offset"], self._now_ms())
         else:
             self.current = None
             self._done(partition, body["end_offset"])
@@ -189,7 +194,7 @@ class Compaction:
     def _is_as_before(self, partition: Partition, segments: list[Segment]) -> bool:
         log = partition.log
         return (
-            self.store.partitions.get(partition.key) is partition
+            self.store.partitions.holds(partition)
             and log.config.is_compacted
             and segments[-1] is not log.active
             and log.segments[: len(segments)] == segments

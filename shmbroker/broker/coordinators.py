@@ -16,12 +16,10 @@ from shmbroker.metadata.topic_names import OFFSETS_TOPIC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from shmbroker.broker.append import Appender
     from shmbroker.broker.producer_ids import ProducerIds
     from shmbroker.broker.transaction_exchange import TransactionExchange
-    from shmbroker.metadata.image import MetadataImage
+    from shmbroker.metadata.followed import Followed
     from shmbroker.replica.partition import Partition
     from shmbroker.settings.broker_config import BrokerConfig
     from shmbroker.shm.standing import StandingAnswers
@@ -37,8 +35,9 @@ class Coordinators:
         exchange: TransactionExchange,
         producer_ids: ProducerIds,
         standing: StandingAnswers,
-        image: Callable[[], MetadataImage],
+        metadata: Followed,
     ) -> None:
+        self._metadata = metadata
         now_ms, steady_ms, on_stored = appender.now_ms, appender.steady_ms, appender.acks.on_stored
         self.groups = GroupCoordinator(
             config, now_ms, steady_ms, new_member_id, on_stored, standing
@@ -48,13 +47,18 @@ class Coordinators:
             now_ms,
             steady_ms,
             producer_ids.take,
-            lambda: image().features.get(TRANSACTION_VERSION, 0),
+            self._transaction_version,
             on_stored,
             exchange.send,
         )
         self.exchange = exchange
+        exchange.on_marked = self.transactions.endings.on_marked
         for coordinator in (self.groups, self.transactions):
             coordinator.on_unread = appender.on_storage_fault
+
+    def _transaction_version(self) -> int:
+        """The level of `transaction.version`."""
+        return self._metadata.image.features.get(TRANSACTION_VERSION, 0)
 
     @property
     def wake_ms(self) -> float:

@@ -123,10 +123,7 @@ class DamageMender:
                 ).start()
 
     def _is_there(self, partition: Partition, segment: Segment) -> bool:
-        return (
-            self.store.partitions.get(partition.key) is partition
-            and segment in partition.log.segments[:-1]
-        )
+        return self.store.partitions.holds(partition) and segment in partition.log.segments[:-1]
 
     def _work(self, segment: Segment, limit: int, before: Segment | None, gaps_end: int) -> None:
         """Do the thread's work; whatever happens, it leaves something for the main loop to find."""

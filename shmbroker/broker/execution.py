@@ -12,7 +12,6 @@ from functools import partial
 
 from shmbroker.apis import table
 from shmbroker.groups.known_requests import KnownCommits, KnownFetches
-from shmbroker.ipc.operation_adapter import Executor
 from shmbroker.wire.api_keys import OFFSET_COMMIT, OFFSET_FETCH
 
 TYPE_CHECKING = False
@@ -24,18 +23,17 @@ if TYPE_CHECKING:
     from shmbroker.ipc.operation_adapter import Call, Handler, Steps
 
 
-def executor_of(broker: Broker) -> Executor:
-    """What answers the forwarded requests of a broker, whose coordinators are built."""
-    return Executor(
-        {
-            module.API_KEY: (module.NAME, handler_of(broker, module))
-            for module in table.IN_IO_WORKER + table.ON_CONTROL_SOCKET
-        },
-        {
-            OFFSET_COMMIT: KnownCommits(broker.groups, lambda: broker.image),
-            OFFSET_FETCH: KnownFetches(broker.groups, lambda: broker.image),
-        },
-    )
+def serve_apis(broker: Broker) -> None:
+    """Have the executor of a broker, whose coordinators are built, answer forwarded requests."""
+    executor, metadata = broker.executor, broker.link.follower
+    executor.handlers = {
+        module.API_KEY: (module.NAME, handler_of(broker, module))
+        for module in table.IN_IO_WORKER + table.ON_CONTROL_SOCKET
+    }
+    executor.shortcuts = {
+        OFFSET_COMMIT: KnownCommits(broker.groups, metadata),
+        OFFSET_FETCH: KnownFetches(broker.groups, metadata),
+    }
 
 
 def handler_of(broker: Broker, module: BrokerApi) -> Handler:

@@ -55,6 +55,7 @@ class Intake:
         self.words = broker.words
         self.member = broker.member
         self.metadata = broker.metadata
+        self.follower = broker.link.follower
         self.appender = broker.appender
         self.append_runs = broker.append_runs
         self.append_parts = broker.appender.parts
@@ -64,7 +65,7 @@ class Intake:
     def take(self, seconds: float = TAKE_S) -> bool:
         """What the rings hold now, of each for so long; True if there was anything."""
         self.has_executed = False
-        words, metadata = self.words, self.metadata
+        words, metadata, follower = self.words, self.metadata, self.follower
         metadata.has_stepped = False
         if words[CONTROL_GENERATION_WORD] != self.member.generation:
             self.member.look_at_control(self.broker.peer_changes)
@@ -76,11 +77,11 @@ class Intake:
             had_work = True
             if stamp := reader.stamped():
                 self.broker.shown.on_stamp(stamp)
-            if words[METADATA_END_OFFSET_WORD] != metadata.image.offset:
+            if words[METADATA_END_OFFSET_WORD] != follower.image.offset:
                 metadata.follow()
             self._take_from(peer, seconds)
             reader.release()
-        if words[METADATA_END_OFFSET_WORD] != metadata.image.offset:
+        if words[METADATA_END_OFFSET_WORD] != follower.image.offset:
             metadata.follow()
         return had_work
 

@@ -29,16 +29,14 @@ if TYPE_CHECKING:
     from shmbroker.broker.registration import Registration
     from shmbroker.groups.coordinator import GroupCoordinator
     from shmbroker.ipc.member import FamilyMember
-    from shmbroker.ipc.peer import Peer
     from shmbroker.metadata.changes import MetadataChange
 
 
 class LiveMetadata:
-    """Follows the log, and has the image of it.
+    """Follows the log; `link.follower` has the image of it.
 
     on_configured: told the topics whose settings have changed, "" for the broker's own.
     on_applied: told each time that some logs were opened or deleted.
-    on_other_controller: told of each controller that is not, or no longer, the active one.
     """
 
     def __init__(
@@ -51,22 +49,19 @@ class LiveMetadata:
         *,
         on_configured: Callable[[set[str]], None],
         on_applied: Callable[[], None],
-        on_other_controller: Callable[[Peer], None],
     ) -> None:
         self.words = member.words
         self.link = link
         self.registration = registration
         self.placement = placement
         self.groups = groups
-        self.image = link.follower.image
         self.has_stepped = False
         """`follow` has done its step of this turn, and there are more."""
         self._applied_index = member.counters.at(member.index, METADATA_APPLIED)
         self._on_configured = on_configured
         self._on_applied = on_applied
-        self._on_other_controller = on_other_controller
         self.on_followed: Callable[[Sequence[MetadataChange]], None] = lambda _changes: None
-        """What is told of changes, once `image` has them."""
+        """What is told of changes, once the image has them."""
 
     def follow(self) -> None:
         """Create, open and delete logs as the committed metadata says, and say how far we are."""
@@ -77,14 +72,14 @@ class LiveMetadata:
         changes = link.catch_up()
         if link.epoch != epoch:
             for peer in link.others():
-                self._on_other_controller(peer)
+                self.registration.on_controller_lost(peer)
         if changes is None:
             self.has_stepped = True
             return
-        self.image = link.follower.image
         self.on_followed(changes)
         placement.on_image()
-        self.groups.consumers.on_image(self.image, changes)
+        image = link.follower.image
+        self.groups.consumers.on_image(image, changes)
         configured: set[str] = set()
         deleted = [change.topic for change in changes if isinstance(change, TopicDeleted)]
         if deleted:
@@ -102,14 +97,14 @@ class LiveMetadata:
         if configured:
             self._on_configured(configured)
         if placement.is_in_doubt and self._is_decided():
-            placement.end_doubt(self.image)
+            placement.end_doubt(image)
         placement.look_for_coordinators()
         self.apply_some()
 
     def _is_decided(self) -> bool:
         """Whether the controller lets this broker serve."""
         registration = self.registration
-        own = self.image.brokers.get(registration.broker_id)
+        own = self.link.follower.image.brokers.get(registration.broker_id)
         return own is not None and not own.is_fenced and own.broker_epoch == registration.epoch
 
     def apply_some(self) -> None:
@@ -119,6 +114,6 @@ class LiveMetadata:
         self._on_applied()
         # While it is in doubt, a controller counts it as one that has not come.
         if placement.is_applied and not placement.is_in_doubt:
-            self.words[self._applied_index] = self.image.offset
+            self.words[self._applied_index] = self.link.follower.image.offset
             if (controller := self.link.peer()) is not None:
                 controller.doorbell.ring()

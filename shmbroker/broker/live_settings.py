@@ -6,7 +6,7 @@ process was started with (`settings.layers`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any
 
 from shmbroker.log.config import LogConfig
@@ -22,19 +22,17 @@ from shmbroker.settings.layers import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shmbroker.metadata.image import MetadataImage
+    from shmbroker.metadata.followed import Followed
     from shmbroker.settings.layers import Layers
 
 
 class LiveSettings:
-    """Finds what settings hold now, whenever something was changed; `image` is the current one."""
+    """Finds what settings hold now, whenever something was changed."""
 
-    def __init__(
-        self, config: BrokerConfig, broker_id: int, image: Callable[[], MetadataImage]
-    ) -> None:
+    def __init__(self, config: BrokerConfig, broker_id: int, metadata: Followed) -> None:
         self.config = config
         self.broker_id = broker_id
-        self._image = image
+        self._metadata = metadata
 
     def of_broker(self, *names: str) -> list[Any]:
         """The values of these settings of the broker."""
@@ -44,7 +42,7 @@ class LiveSettings:
     def of_topic(self, topic: str) -> LogConfig:
         """What holds for the logs of a topic."""
         values = effective_topic_configs(
-            self._image().config(TOPIC_RESOURCE, topic), self._layers()
+            self._metadata.image.config(TOPIC_RESOURCE, topic), self._layers()
         )
         if not self.config.is_tier_enabled or topic in INTERNAL_TOPICS:
             values["remote.storage.enable"] = "false"
@@ -55,11 +53,11 @@ class LiveSettings:
 
     def key_of(self, topic: str) -> Hashable:
         """Topics of the same key have the same settings."""
-        overrides = self._image().config(TOPIC_RESOURCE, topic)
+        overrides = self._metadata.image.config(TOPIC_RESOURCE, topic)
         return topic in INTERNAL_TOPICS, tuple(overrides.items())
 
     def _layers(self) -> Layers:
-        image = self._image()
+        image = self._metadata.image
         return broker_layers(
             self.config,
             image.config(BROKER_RESOURCE, str(self.broker_id)),

@@ -51,7 +51,7 @@ class PeerChanges:
             asking.fail(peer, error_codes.NETWORK_EXCEPTION)
             broker.replication.on_sibling_lost(peer)
         else:
-            asking.fail(peer, error_codes.NOT_CONTROLLER)
+            broker.registration.on_controller_lost(peer)
 
     def on_peer_running(self, peer: Peer) -> None:
         """Note that a peer may be sent to."""

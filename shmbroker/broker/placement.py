@@ -30,6 +30,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.groups.coordinator import GroupCoordinator
     from shmbroker.groups.transactions.coordinator import TransactionCoordinator
+    from shmbroker.ipc.member import FamilyMember
     from shmbroker.metadata.image import MetadataImage, PartitionImage, TopicImage
 
 logger = logging.getLogger(__name__)
@@ -41,13 +42,14 @@ APPLY_S = 0.005
 class Placement:
     """The logs that are here, and those that are to come or to go.
 
-    of_topic: the settings of a topic's logs. has_served: whether this broker has said that it runs.
+    member: whether this broker has said that it runs. of_topic: the settings of a topic's logs.
     on_placed: told of each partition whose part is settled; on_dropped: of each whose log is gone.
     """
 
     def __init__(
         self,
         clock: Clock,
+        member: FamilyMember,
         broker_id: int,
         store: PartitionStore,
         replication: Replication,
@@ -56,11 +58,11 @@ class Placement:
         *,
         now_ms: Callable[[], int],
         of_topic: Callable[[str], LogConfig],
-        has_served: Callable[[], bool],
         on_placed: Callable[[Partition], None],
         on_dropped: Callable[[Partition], None],
     ) -> None:
         self.clock = clock
+        self._member = member
         self.broker_id = broker_id
         self.store = store
         self.partitions = store.partitions
@@ -87,7 +89,6 @@ class Placement:
         long as to open a log."""
         self._now_ms = now_ms
         self._of_topic = of_topic
-        self._has_served = has_served
         self._on_placed = on_placed
         self._on_dropped = on_dropped
 
@@ -113,7 +114,7 @@ class Placement:
 
     def add_new(self, topic: TopicImage) -> None:
         """A topic was created. Its logs take a while where they are thousands."""
-        may_wait = self._has_served() and topic.name not in self.coordinators
+        may_wait = self._member.has_served and topic.name not in self.coordinators
         for image in topic.partitions:
             self.to_apply.append((topic, image))
             if may_wait and self.broker_id in image.replicas:
@@ -141,7 +142,7 @@ class Placement:
     def apply_again(self, partition: Partition, image: MetadataImage) -> None:
         """The metadata says of this partition what it said, and it may lead now."""
         topic = image.topics_by_id.get(partition.topic_id)
-        if topic is not None and self.partitions.get(partition.key) is partition:
+        if topic is not None and self.partitions.holds(partition):
             self.add(topic, topic.partitions[partition.partition])
 
     def end_doubt(self, image: MetadataImage) -> None:
@@ -239,7 +240,7 @@ class Placement:
         anyway. One that was not here before is of a topic that was created a moment ago."""
         if (
             partition.lost_below < 0
-            and not self._has_served()
+            and not self._member.has_served
             and partition.key in self.store.directories.lost
             and self.broker_id in image.in_sync_replicas
         ):

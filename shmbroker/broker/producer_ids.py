@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.ipc.asking import OnAnswer
+
 AHEAD = 200
 """Ids left of the current block when the next one is asked for."""
 
 
 class ProducerIds:
-    """What one broker has of them. ask: an AllocateProducerIds request goes out, and its answer is
-    for `on_answer`; False while the controller can't be asked."""
+    """What one broker has of them. ask: sends an AllocateProducerIds request, and tells the answer;
+    False while the controller can't be asked."""
 
-    def __init__(self, ask: Callable[[], bool]) -> None:
+    def __init__(self, ask: Callable[[OnAnswer], bool]) -> None:
         self._ask = ask
         self._ids = range(0)
         self._next: range | None = None
@@ -23,7 +27,7 @@ class ProducerIds:
     def fetch(self) -> None:
         """Ask for a block, unless that goes on already."""
         if not self._is_asking:
-            self._is_asking = self._ask()
+            self._is_asking = self._ask(self.on_answer)
 
     def take(self) -> int | None:
         """A producer id that nobody has; None until the controller has given a block."""

@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.apis.contexts import ControllerLink
     from shmbroker.ipc.asking import Asking, OnAnswer
+    from shmbroker.ipc.peer import Peer
     from shmbroker.log.log_directory import LogDirectory
 
 ASK_ANOTHER = (error_codes.NOT_CONTROLLER, error_codes.NETWORK_EXCEPTION)
@@ -78,6 +79,10 @@ class Registration:
             return False
         own = {"broker_id": self.broker_id, "broker_epoch": self.epoch}
         return self._asking.ask(controller, api_key, name, version, body | own, on_answer)
+
+    def on_controller_lost(self, controller: Peer) -> None:
+        """One that is dead, or not the active one any more: those who asked it are told so."""
+        self._asking.fail(controller, error_codes.NOT_CONTROLLER)
 
     def ask_to_leave(self, metadata_offset: int, on_answer: OnAnswer) -> bool:
         """Have others lead what this broker leads: the answer comes when they do (KIP-631)."""

@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shmbroker.metadata.image import MetadataImage
+    from shmbroker.metadata.followed import Followed
     from shmbroker.purgatory import Purgatory
     from shmbroker.replica.partition import Partition
 
@@ -62,24 +62,24 @@ class Replicated(DelayedOperation):
 class Deleted(DelayedOperation):
     """then: told 0 and the low watermark when that is at an offset, or the error code; once."""
 
-    __slots__ = ("_image", "_offset", "_partition", "_then", "_was")
+    __slots__ = ("_metadata", "_offset", "_partition", "_then", "_was")
 
     def __init__(
         self,
         partition: Partition,
         offset: int,
-        image: Callable[[], MetadataImage],
+        metadata: Followed,
         then: Callable[[int, int], None],
     ) -> None:
         super().__init__()
         self._partition = partition
         self._offset = offset
-        self._image = image
+        self._metadata = metadata
         self._then = then
         self._was = self._low_watermark()
 
     def _low_watermark(self) -> int:
-        image, partition = self._image(), self._partition
+        image, partition = self._metadata.image, self._partition
         counted = {broker.broker_id for broker in image.brokers.values() if not broker.is_fenced}
         topic = image.topics_by_id.get(partition.topic_id)
         if topic is not None:
@@ -104,18 +104,18 @@ class Deleted(DelayedOperation):
 
 
 class ReplicationWaits:
-    """The waits of one broker for its replicas. steady_ms: the clock that they go by. image: what
-    says who lives."""
+    """The waits of one broker for its replicas. steady_ms: the clock that they go by. metadata:
+    what says who lives."""
 
     def __init__(
         self,
         purgatory: Purgatory,
         steady_ms: Callable[[], int],
-        image: Callable[[], MetadataImage],
+        metadata: Followed,
     ) -> None:
         self._purgatory = purgatory
         self._steady_ms = steady_ms
-        self._image = image
+        self._metadata = metadata
 
     def wait(self, partition: Partition, end_offset: int, then: Callable[[int], None]) -> None:
         """Tell 0 once the in-sync replicas have all below an offset, or the error code."""
@@ -129,7 +129,7 @@ class ReplicationWaits:
     ) -> None:
         """Tell 0 and the low watermark once no live replica begins before an offset, or the error
         code and the low watermark that is known."""
-        waiting = Deleted(partition, offset, self._image, then)
+        waiting = Deleted(partition, offset, self._metadata, then)
         if not waiting.try_complete():
             deadline_ms = self._steady_ms() + timeout_ms
             self._purgatory.watch(waiting, (partition.key, LIVE_BROKERS), deadline_ms)

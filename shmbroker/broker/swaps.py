@@ -79,7 +79,7 @@ class Swaps:
 
     def _go_on(self, swap: Swap) -> None:
         store, partition, log = self.store, swap.partition, swap.partition.log
-        is_there = not store.is_fenced and store.partitions.get(partition.key) is partition
+        is_there = not store.is_fenced and store.partitions.holds(partition)
         while is_there and swap.groups:
             old, size = swap.groups[0]
             try:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from shmbroker.groups.transactions.endings import Markers
     from shmbroker.groups.transactions.transaction import TopicPartition
-    from shmbroker.metadata.image import MetadataImage
+    from shmbroker.metadata.followed import Followed
     from shmbroker.replica.partition import Partition
     from shmbroker.settings.broker_config import BrokerConfig
 
@@ -86,18 +86,18 @@ class TransactionExchange:
         self,
         config: BrokerConfig,
         broker_id: int,
-        image: Callable[[], MetadataImage],
+        metadata: Followed,
         ask: Ask,
-        on_marked: Callable[[Markers], None],
         steady_ms: Callable[[], int],
     ) -> None:
         self.is_verifying: bool = config["transaction.partition.verification.enable"]
         """Whether producers that add their partitions themselves are asked about, too."""
         self.broker_id = broker_id
-        self._image = image
+        self._metadata = metadata
         self._ask = ask
-        self._on_marked = on_marked
         self._steady_ms = steady_ms
+        self.on_marked: Callable[[Markers], None]
+        """What is told of markers once all are written: set by the coordinator that sends them."""
         self._left: dict[Markers, set[TopicPartition]] = {}
         """The partitions that have not got their marker yet."""
         self.to_write: dict[Markers, set[TopicPartition]] = {}
@@ -152,7 +152,7 @@ class TransactionExchange:
     def _ask_for_markers(self) -> None:
         to_write, self.to_write = self.to_write, {}
         by_leader: dict[int, list[tuple[Markers, list[TopicPartition]]]] = {}
-        image = self._image()
+        image = self._metadata.image
         for markers, partitions in to_write.items():
             if markers.is_void:
                 self._left.pop(markers, None)
@@ -224,7 +224,7 @@ class TransactionExchange:
             left.discard(where)
             if not left:
                 del self._left[markers]
-                self._on_marked(markers)
+                self.on_marked(markers)
 
     def _write_later(self, markers: Markers, partitions: list[TopicPartition]) -> None:
         if not self._retry:
@@ -238,7 +238,7 @@ class TransactionExchange:
         if not self.to_verify:
             return
         to_verify, self.to_verify = self.to_verify, []
-        topic = self._image().topics_by_name.get(TRANSACTION_TOPIC)
+        topic = self._metadata.image.topics_by_name.get(TRANSACTION_TOPIC)
         by_coordinator: dict[int, list[Verification]] = {}
         for question in to_verify:
             leader = -1

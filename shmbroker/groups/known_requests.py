@@ -31,13 +31,13 @@ from shmbroker.known import Known
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from shmbroker.groups.coordinator import GroupCoordinator
     from shmbroker.groups.group_table import AnyGroup
     from shmbroker.groups.offset_store import Committed
-    from shmbroker.metadata.image import MetadataImage, TopicImage
+    from shmbroker.metadata.followed import Followed
+    from shmbroker.metadata.image import TopicImage
     from shmbroker.replica.partition import Partition
 
 FLEXIBLE_FROM = 8
@@ -91,11 +91,11 @@ class _Commit:
 
 
 class KnownCommits:
-    """The known commits of one coordinator. image: the metadata as they are now."""
+    """The known commits of one coordinator."""
 
-    def __init__(self, groups: GroupCoordinator, image: Callable[[], MetadataImage]) -> None:
+    def __init__(self, groups: GroupCoordinator, metadata: Followed) -> None:
         self._groups = groups
-        self._image = image
+        self._metadata = metadata
         self._known: Known[tuple[int, bytes], _Commit] = Known(COUNT_MAX)
 
     def answer(self, version: int, request: bytes) -> bytes | None:
@@ -150,7 +150,7 @@ class KnownCommits:
 
     def _topic(self, version: int, topic_id: bytes, name: str) -> TopicImage | None:
         """What a request of this version names."""
-        image = self._image()
+        image = self._metadata.image
         if version >= TOPIC_IDS_FROM:
             return image.topics_by_id.get(topic_id)
         return image.topics_by_name.get(name)
@@ -194,11 +194,11 @@ def _refuses(group: AnyGroup, member_id: str | None, member_epoch: int) -> bool:
 
 
 class KnownFetches:
-    """The known fetches of one coordinator. image: the metadata as they are now."""
+    """The known fetches of one coordinator."""
 
-    def __init__(self, groups: GroupCoordinator, image: Callable[[], MetadataImage]) -> None:
+    def __init__(self, groups: GroupCoordinator, metadata: Followed) -> None:
         self._groups = groups
-        self._image = image
+        self._metadata = metadata
         self._known: Known[tuple[int, bytes], _Fetch] = Known(COUNT_MAX)
 
     def answer(self, version: int, request: bytes) -> bytes | None:
@@ -216,7 +216,7 @@ class KnownFetches:
         ):
             return None
         if known.topics:
-            by_id = self._image().topics_by_id
+            by_id = self._metadata.image.topics_by_id
             if any(by_id.get(topic.topic_id) is not topic for topic in known.topics):
                 return None
         return known.answer
@@ -243,7 +243,7 @@ class KnownFetches:
         for named in row["topics"]:
             name = named["name"]
             if version >= TOPIC_IDS_FROM:
-                topic = self._image().topics_by_id.get(named["topic_id"])
+                topic = self._metadata.image.topics_by_id.get(named["topic_id"])
                 if topic is None:
                     return
                 topics.append(topic)

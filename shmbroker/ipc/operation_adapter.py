@@ -196,15 +196,11 @@ class OwnCall(Call):
 
 
 class Executor:
-    """The handlers of one process, by api key: (name, handler)."""
+    """Executes the requests that reach one process. handlers: by api key (name, handler)."""
 
-    def __init__(
-        self,
-        handlers: Mapping[int, tuple[str, Handler]],
-        shortcuts: dict[int, Shortcut] | None = None,
-    ) -> None:
-        self.handlers = handlers
-        self.shortcuts = shortcuts or {}
+    def __init__(self, handlers: Mapping[int, tuple[str, Handler]] | None = None) -> None:
+        self.handlers = handlers or {}
+        self.shortcuts: dict[int, Shortcut] = {}
         self.parts: dict[tuple[int, int], bytearray] = {}
         self.unfinished: deque[tuple[Call, Steps]] = deque()
         """Requests with steps left, the next to advance first."""

@@ -321,6 +321,10 @@ class Partitions(dict[bytes, Partition]):
         found = self.get(key)
         return self.open_due(key) if found is None else found
 
+    def holds(self, partition: Partition) -> bool:
+        """Whether this one is here still: not gone, and no other in its place."""
+        return self.get(partition.key) is partition
+
 
 def not_led_error(partition: Partition | None) -> int:
     """The error code for a partition that is not led here; None for one that is not here at all."""

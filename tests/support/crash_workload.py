@@ -164,6 +164,7 @@ class Life:
             self.store,
             settings,
             self._compact,
+            lambda: self.now_ms,
             lambda _name: None,
         )
         for topic in self.topics.values():
@@ -190,7 +191,7 @@ class Life:
     def _submit(self, fds: list[int], on_done: Any) -> None:
         self.jobs.append((fds, on_done))
 
-    def _compact(self, body: dict[str, Any]) -> bool:
+    def _compact(self, body: dict[str, Any], _on_answer: object) -> bool:
         settings = compactor.Settings(
             body["now_ms"],
             body["delete_retention_ms"],
@@ -337,7 +338,7 @@ class Life:
         busy = self.compaction.current
         self.compaction.run(self.now_ms)
         if busy is None and self.compaction.current is not None:
-            self.compaction.on_answer(self.answer, self.now_ms)
+            self.compaction.on_answer(self.answer)
 
     def delete_records(self) -> None:
         topic = self._some_topic()

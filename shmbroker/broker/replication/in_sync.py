@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from shmbroker.ipc.asking import OnAnswer
     from shmbroker.metadata.image import MetadataImage
-    from shmbroker.replica.partition import Partition
+    from shmbroker.replica.partition import Partition, Partitions
 
 PARTITIONS_MAX = 1000
 """The partitions in one request: what fits onto the controller's ring several times."""
@@ -42,16 +43,19 @@ _NOTHING_DONE = (INELIGIBLE_REPLICA, OPERATION_NOT_ATTEMPTED)
 class InSyncChanges:
     """The changes to the in-sync replicas of the partitions that one broker leads."""
 
-    __slots__ = ("_ask", "_asked", "_may_join", "_moved", "_unsure")
+    __slots__ = ("_ask", "_asked", "_may_join", "_moved", "_partitions", "_unsure")
 
     def __init__(
         self,
         may_join: set[Partition],
-        ask: Callable[[dict[str, Any]], bool],
+        ask: Callable[[dict[str, Any], OnAnswer], bool],
+        partitions: Partitions,
         moved: set[Partition],
     ) -> None:
-        """`ask` sends an AlterPartition request but for the broker's own id and epoch. `moved`
-        collects partitions whose high watermark did."""
+        """`ask` sends an AlterPartition request but for the broker's own id and epoch, and tells
+        the answer. `partitions`: those that are here. `moved` collects partitions whose high
+        watermark did."""
+        self._partitions = partitions
         self._moved = moved
         self._may_join = may_join
         self._ask = ask
@@ -140,7 +144,7 @@ class InSyncChanges:
         before = [partition.pending_in_sync for partition, _ in wanted]
         for partition, in_sync in wanted:
             partition.ask_for_in_sync(in_sync)
-        if self._ask(body):
+        if self._ask(body, self.on_answer):
             self._asked = [partition for partition, _ in wanted]
         else:
             for (partition, _), pending in zip(wanted, before, strict=True):
@@ -151,7 +155,7 @@ class InSyncChanges:
         if partition.ask_for_in_sync(pending):
             self._moved.add(partition)
 
-    def on_answer(self, answer: dict[str, Any], partitions: dict[bytes, Partition]) -> None:
+    def on_answer(self, answer: dict[str, Any]) -> None:
         """Take what the controller has answered. Where that does not say what it did, as with
         NOT_CONTROLLER of a dead one, the image tells."""
         asked, self._asked = self._asked, []
@@ -162,7 +166,7 @@ class InSyncChanges:
         }
         for partition in asked:
             error = answer["error_code"] or errors.get(partition.key, NONE)
-            if partitions.get(partition.key) is not partition or error == NONE:
+            if not self._partitions.holds(partition) or error == NONE:
                 self._unsure.discard(partition)
             elif error in _NOTHING_DONE or (
                 error == STALE_BROKER_EPOCH and partition not in self._unsure

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from shmbroker.ipc.asking import OnAnswer
     from shmbroker.replica.partition import Partition
 
 PARTITIONS_MAX = 1000
@@ -34,8 +35,8 @@ NO_EPOCH = 1 << 31
 class LogEnds:
     """What one broker has to tell.
 
-    ask: sends a TellLogEnds request but for the broker's own id and epoch; its answer goes to
-    `on_answer`. on_decided(partition): it may lead now, if the metadata says so.
+    ask: sends a TellLogEnds request but for the broker's own id and epoch, and tells the
+    answer. on_decided(partition): it may lead now, if the metadata says so.
     """
 
     __slots__ = ("_ask", "_asked", "_broker_id", "_in_sync", "_is_last_asked", "_is_starting",
@@ -44,7 +45,7 @@ class LogEnds:
     def __init__(
         self,
         broker_id: int,
-        ask: Callable[[dict[str, Any]], bool],
+        ask: Callable[[dict[str, Any], OnAnswer], bool],
         on_decided: Callable[[Partition], None],
     ) -> None:
         self._broker_id = broker_id
@@ -112,7 +113,7 @@ class LogEnds:
             )
         is_last = self._is_starting and len(asked) == len(self.waiting)
         rows = [{"topic_id": topic_id, "partitions": rows} for topic_id, rows in topics.items()]
-        if self._ask({"is_last": is_last, "topics": rows}):
+        if self._ask({"is_last": is_last, "topics": rows}, self.on_answer):
             self._asked, self._is_last_asked = asked, is_last
             for partition in asked:
                 del self.waiting[partition]

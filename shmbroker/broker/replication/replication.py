@@ -22,6 +22,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from shmbroker.apis.controller.tell_log_ends import IS_AHEAD
@@ -41,6 +42,7 @@ from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from shmbroker.ipc.asking import OnAnswer
     from shmbroker.ipc.passed_files import FileTable
     from shmbroker.log.segment import Segment
     from shmbroker.metadata.image import MetadataImage, PartitionImage
@@ -51,8 +53,7 @@ class Replication:
 
     links: by broker id the peer and the table of its files. siblings: their position tables.
     on_high_watermark(partition): it has moved, and others than this package wait for that.
-    ask: sends an AlterPartition request to the controller, its answer goes to `in_sync.on_answer`.
-    tell: sends a TellLogEnds request, likewise to `log_ends.on_answer`. on_decided: as `LogEnds`.
+    ask: as `InSyncChanges` says; tell, on_decided: as `LogEnds`.
     The rest: as `ReplicaFetcher` and `FollowerReads` say.
     """
 
@@ -70,8 +71,8 @@ class Replication:
         note_gap: Callable[[Partition], None],
         raise_log_start: Callable[[Partition, int], None],
         flush: Callable[..., None],
-        ask: Callable[[dict[str, Any]], bool],
-        tell: Callable[[dict[str, Any]], bool],
+        ask: Callable[[dict[str, Any], OnAnswer], bool],
+        tell: Callable[[dict[str, Any], OnAnswer], bool],
         on_decided: Callable[[Partition], None],
         on_high_watermark: Callable[[Partition], None],
         on_log_start: Callable[[Partition], object],
@@ -95,6 +96,7 @@ class Replication:
             on_log_start,
             broker_id,
         )
+        self.log_ends = LogEnds(broker_id, tell, on_decided)
         self.fetcher = ReplicaFetcher(
             links,
             new_token,
@@ -103,15 +105,14 @@ class Replication:
             appender.appended.add,
             appender.on_storage_fault,
             note_gap,
-            lambda partition: self.log_ends.tell(partition, IS_AHEAD),
+            partial(self.log_ends.tell, state=IS_AHEAD),
             LeaderRings(broker_id, siblings).is_worth_one,
             raise_log_start,
             flush,
             broker_id,
         )
         self.awake = awake
-        self.in_sync = InSyncChanges(self.reads.may_join, ask, self.moved)
-        self.log_ends = LogEnds(broker_id, tell, on_decided)
+        self.in_sync = InSyncChanges(self.reads.may_join, ask, self.partitions, self.moved)
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 

@@ -31,7 +31,7 @@ from shmbroker.log.retention import delete_records, raise_start
 from shmbroker.log.retiring import delete_segments_before
 from shmbroker.log.truncation import truncate_fully, truncate_to
 from shmbroker.records.batch import encode_batch
-from shmbroker.replica.partition import Partition
+from shmbroker.replica.partition import Partition, Partitions
 from shmbroker.wire import error_codes
 from tests.support.leadership import leadership
 
@@ -81,7 +81,7 @@ class Node:
         self.now = 1000
         log = PartitionLog.open(self.directory, LogConfig(), file_ids=file_ids)
         self.partition = Partition(KEY, "t", TOPIC, 0, log)
-        self.partitions = {KEY: self.partition}
+        self.partitions = Partitions({KEY: self.partition})
         self.peers = {}
         self.files = {}
         self.moved, self.appended, self.gaps = set(), set(), []
@@ -121,7 +121,7 @@ class Node:
             self.flush,
             self.number,
         )
-        self.in_sync = InSyncChanges(self.reads.may_join, self.ask, self.moved)
+        self.in_sync = InSyncChanges(self.reads.may_join, self.ask, self.partitions, self.moved)
 
     def pass_file(self, peer, segment):
         fd = os.dup(segment.fd)
@@ -145,7 +145,7 @@ class Node:
     def raise_log_start(self, partition, offset):
         raise_start(partition.log, offset)
 
-    def ask(self, body):
+    def ask(self, body, _on_answer):
         if self.can_ask:
             self.asked.append(body)
         return self.can_ask
@@ -509,7 +509,7 @@ def test_a_log_start_behind_all_in_sync_replicas_is_not_believed(nodes, in_sync,
 def test_one_that_lacks_something_leads_when_the_controller_knows(nodes):
     node = nodes[0]
     told, decided = [], []
-    ends = LogEnds(1, lambda body: told.append(body) or True, decided.append)
+    ends = LogEnds(1, lambda body, _: told.append(body) or True, decided.append)
     ends.tell(node.partition, LACKS)
     node.lead(1, 3)
     assert not node.partition.is_leader
@@ -548,7 +548,7 @@ def test_one_that_lacks_something_leads_when_the_controller_knows(nodes):
 def test_all_ends_are_told_in_pieces(nodes, monkeypatch):
     monkeypatch.setattr(log_ends, "PARTITIONS_MAX", 2)
     told = []
-    ends = LogEnds(1, lambda body: told.append(body) or True, None)
+    ends = LogEnds(1, lambda body, _: told.append(body) or True, None)
     for node in nodes:
         node.partition.key = bytes([node.number]) * 20
         node.partition.log.leader_epochs.assign(4, 0)
@@ -606,7 +606,7 @@ def test_a_follower_joins_when_it_has_caught_up(nodes):
     leader.append(b"y")
     settle(nodes)
     assert leader.partition.high_watermark == 5
-    leader.in_sync.on_answer({"error_code": error_codes.STALE_BROKER_EPOCH}, leader.partitions)
+    leader.in_sync.on_answer({"error_code": error_codes.STALE_BROKER_EPOCH})
     assert leader.partition.high_watermark == 6, "at once: nothing else may ever come"
     assert leader.moved == {leader.partition}
     leader.append(b"z")
@@ -687,7 +687,7 @@ def test_what_became_of_a_change_that_nobody_knows_is_asked_again(nodes):
     brokers = {number: SimpleNamespace(is_active=True, broker_epoch=0) for number in (1, 2, 3)}
     image = SimpleNamespace(brokers=brokers)
     leader.in_sync.expand(image)
-    leader.in_sync.on_answer({"error_code": error_codes.NOT_CONTROLLER}, leader.partitions)
+    leader.in_sync.on_answer({"error_code": error_codes.NOT_CONTROLLER})
     assert leader.partition.pending_in_sync == (1, 2, 3)
     leader.reads.drop_peer(3)  # it dies, and must not hold the high watermark for ever
     leader.in_sync.look_at_all([leader.partition], image, leader.now, 1000)
@@ -696,7 +696,7 @@ def test_what_became_of_a_change_that_nobody_knows_is_asked_again(nodes):
     def answer(error):
         row = {"partition_index": 0, "error_code": error}
         topics = [{"topic_id": TOPIC, "partitions": [row]}]
-        leader.in_sync.on_answer({"error_code": 0, "topics": topics}, leader.partitions)
+        leader.in_sync.on_answer({"error_code": 0, "topics": topics})
 
     # It may have been done, and the metadata will tell: it counts on.
     for error in (error_codes.INVALID_UPDATE_VERSION, error_codes.STALE_BROKER_EPOCH):
@@ -722,7 +722,7 @@ def test_a_change_that_could_not_be_asked_for_does_not_count(nodes, before):
     image = SimpleNamespace(brokers=brokers)
     if before is not None:  # nobody knows what became of the same, asked for before
         leader.in_sync.expand(image)
-        leader.in_sync.on_answer({"error_code": error_codes.NOT_CONTROLLER}, leader.partitions)
+        leader.in_sync.on_answer({"error_code": error_codes.NOT_CONTROLLER})
     asked = len(leader.asked)
     leader.can_ask = False
     leader.in_sync.look_at_all([leader.partition], image, leader.now, 1000)

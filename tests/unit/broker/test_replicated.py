@@ -26,7 +26,7 @@ class Waiting:
         self.fenced: set[int] = set()
         self.eligible: tuple[int, ...] = ()
         self.purgatory = Purgatory()
-        self.waits = ReplicationWaits(self.purgatory, lambda: 1000, self.image)
+        self.waits = ReplicationWaits(self.purgatory, lambda: 1000, self)
         self.told: list[tuple[int, int]] = []
         log: Any = SimpleNamespace(
             log_end_offset=9, log_start_offset=5, producers=None, config=CONFIG
@@ -35,6 +35,7 @@ class Waiting:
         self.partition.is_leader = True
         self.partition.followers = {number: Follower(number) for number in (2, 3)}
 
+    @property
     def image(self) -> Any:
         brokers = {
             number: SimpleNamespace(broker_id=number, is_fenced=number in self.fenced)

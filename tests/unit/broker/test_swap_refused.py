@@ -40,7 +40,7 @@ def compacting(path: Path) -> Iterator[tuple[BrokerFamily, Partition, list[dict[
         partition = family.broker.partitions[KEY]
         compaction: Any = family.broker.compaction
         asked: list[dict[str, Any]] = []
-        compaction.ask = lambda body: asked.append(body) is None
+        compaction.ask = lambda body, _: asked.append(body) is None
         for _ in range(3):
             family.append(1, KEY, BATCH)
             family.broker.turn()
@@ -69,7 +69,7 @@ def test_a_swap_that_is_refused_is_done_again(
         offsets = family.broker.store.log_directory.cleaned_offsets
         with monkeypatch.context() as patch:
             patch.setattr(os, "rename", fails)
-            compaction.on_answer(answer, family.clock.now_ms())
+            compaction.on_answer(answer)
         assert tried[refused].endswith(SWAP) is bool(refused)
         assert compaction.current is None and offsets.get(NAME) is None
         assert not names(tmp_path, CLEANED, SWAP)
@@ -77,7 +77,7 @@ def test_a_swap_that_is_refused_is_done_again(
 
         asked.clear()
         rounds_until(family, lambda: bool(asked))
-        compaction.on_answer(clean(partition), family.clock.now_ms())
+        compaction.on_answer(clean(partition))
         rounds_until(family, lambda: len(partition.log.segments) == 2)
         assert offsets[NAME] == 3 and not names(tmp_path, CLEANED, SWAP)
 
@@ -102,7 +102,7 @@ def test_segments_that_can_not_be_replaced_are_read_on_and_replaced_later(
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "rename", fails)
-            compaction.on_answer(clean(partition), family.clock.now_ms())
+            compaction.on_answer(clean(partition))
             rounds_until(family, lambda: tried >= refused)
             assert KEY in family.broker.store.swapping, "retention must leave it alone"
             assert not partition.is_offline and len(partition.log.segments) == 4
@@ -137,7 +137,7 @@ def test_segments_that_can_be_neither_replaced_nor_left_take_the_directory_offli
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "rename", fails)
-            compaction.on_answer(answer, family.clock.now_ms())
+            compaction.on_answer(answer)
             rounds_until(family, lambda: partition.is_offline)
             family.broker.turn()
         assert "00000000000000000000.index" in caplog.text

@@ -121,12 +121,13 @@ class Broker:
         self.exchange = TransactionExchange(
             {"transaction.partition.verification.enable": True},
             1,
-            self.image,
+            self,
             self.ask,
-            self.marked.append,
             lambda: self.now_ms,
         )
+        self.exchange.on_marked = self.marked.append
 
+    @property
     def image(self) -> Any:
         topics = {
             name: SimpleNamespace(partitions=[SimpleNamespace(leader_id=each) for each in leaders])

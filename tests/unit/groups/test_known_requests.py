@@ -28,9 +28,10 @@ class Asked:
     def __init__(self, directory: Path) -> None:
         self.broker = Broker(directory)
         self.topic = SimpleNamespace(name="t", topic_id=TOPIC_ID)
-        self.commits = KnownCommits(self.broker.groups, self.image)  # type: ignore[arg-type]
-        self.fetches = KnownFetches(self.broker.groups, self.image)  # type: ignore[arg-type]
+        self.commits = KnownCommits(self.broker.groups, self)  # type: ignore[arg-type]
+        self.fetches = KnownFetches(self.broker.groups, self)  # type: ignore[arg-type]
 
+    @property
     def image(self) -> Any:
         return SimpleNamespace(
             topics_by_name={"t": self.topic}, topics_by_id={TOPIC_ID: self.topic}
