@@ -154,16 +154,15 @@ class FetchApi:
             )
             if is_taken is not None:
                 return is_taken
-        gateway = self.gateway
         same = b""
         # B
         if REPEATED_BYTES_MIN <= end - start <= REPEATED_BYTES_MAX:
             offset_at = end - OFFSET_FROM_END[version]
             same = key_of(buffer, start, offset_at) + buffer[offset_at + 8 : end]
             known = self.known.get((connection.scope, same))
-            image = gateway.image
+            image = self.gateway.image
             if known is not None and (known.image is image or known.holds(image)):
-                peer = gateway.io_peer(connection)
+                peer = self.gateway.io_peer(connection)
                 if peer is not None:
                     return self._submit_known(
                         connection,
@@ -173,6 +172,20 @@ class FetchApi:
                         version,
                         correlation_id,
                     )
+        return self._submit_unknown(connection, buffer, start, end, version, correlation_id, same)
+
+    def _submit_unknown(
+        self,
+        connection: Connection,
+        buffer: bytearray,
+        start: int,
+        end: int,
+        version: int,
+        correlation_id: int,
+        same: bytes,
+    ) -> bool:
+        """A request that is walked or decoded. same: what it is to be known by, if it can be."""
+        gateway = self.gateway
         view = memoryview(buffer)[start:end]
         _, _, _, client_id, body_at = parse_request_header(view, 0, end - start)
         request = FetchRequest(connection, API_KEY, version, correlation_id)
