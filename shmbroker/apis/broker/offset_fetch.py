@@ -15,10 +15,6 @@ from shmbroker.ids import ZERO_UUID
 from shmbroker.ipc.operation_adapter import STEP_ROWS, Call, Steps
 from shmbroker.wire import error_codes
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    pass
-
 API_KEY = 9
 NAME = "OffsetFetch"
 VERSION_MIN = 1
