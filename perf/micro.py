@@ -38,7 +38,7 @@ from shmbroker.ipc.peer import Peer
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.records.batch import check_batch
-from shmbroker.replica.partition import Partition
+from shmbroker.replica.partition import Partition, Partitions
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.settings.layers import broker_layers, effective_topic_configs
 from shmbroker.shm.doorbell import Doorbell, make_eventfd
@@ -140,7 +140,7 @@ class Family:
         )
         partition.on_leadership(1, image)
         self.now_ms = time.time_ns() // 1_000_000
-        partitions: Any = EveryKey(partition)
+        partitions = EveryKey(partition)
         self.appender = Appender(
             partitions,
             lambda: self.now_ms,
@@ -181,9 +181,9 @@ class Family:
         gateway.topic_of = lambda topic, _by_id: gateway.image.topics_by_name[topic["name"]]
         gateway.produce = ProduceApi(gateway)
         self.results = Results(gateway)
-        service = SimpleNamespace(submit={0: gateway.produce.submit}, now=now)
+        service = SimpleNamespace(submits={0: gateway.produce.submit}, now=now)
         self.loop = EventLoop(service, 100 << 20, 64 << 20, select.epoll())
-        self.connection.submit = service.submit
+        self.connection.submits = service.submits
         self.loop.connections[self.connection.fd] = self.connection
         self.loop.poller.register(self.connection.fd, select.EPOLLIN)
 
@@ -293,7 +293,7 @@ class Family:
         connection.answered.clear()  # a gateway does at the end of each turn
 
 
-class EveryKey(dict[bytes, Partition]):
+class EveryKey(Partitions):
     """All partitions are this one."""
 
     def __init__(self, partition: Partition) -> None:

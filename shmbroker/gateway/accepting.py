@@ -44,8 +44,8 @@ LOOPBACK = "127.0.0.1"
 class Reception(Protocol):
     """What a worker says of those who come."""
 
-    submit: dict[int, Callable[..., bool]]
-    submit_of_readers: dict[int, Callable[..., bool]]
+    submits: dict[int, Callable[..., bool]]
+    submits_of_readers: dict[int, Callable[..., bool]]
     """What another user on the control socket may ask."""
 
     def now(self) -> float: ...
@@ -150,11 +150,11 @@ class Acceptor:
         0 of who comes by a Unix socket."""
         reception = self._reception
         accepted.setblocking(False)
-        submit = reception.submit
+        submits = reception.submits
         if listener.is_control and not _is_owner(accepted):
-            submit = reception.submit_of_readers
+            submits = reception.submits_of_readers
         connection = listener.make_connection(
-            accepted, listener, reception.now(), submit, self._traffic
+            accepted, listener, reception.now(), submits, self._traffic
         )
         if accepted.family != socket.AF_UNIX:
             tcp.tune(accepted)

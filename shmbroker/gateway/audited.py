@@ -1,6 +1,6 @@
 """The audit of a gateway: what its clients were denied and have changed (`shmbroker.audit`).
 
-   frame ──► Audited.submit ──► guard ──► what answers
+   frame ──► Audited._submit ──► guard ──► what answers
                   ▲                            │
                   └── a line ◄──── answer ─────┘
 
@@ -44,18 +44,18 @@ def who_is(connection: Connection) -> Who:
 
 
 class Audited:
-    """Around the `submit` of a gateway."""
+    """Around the `submits` of a gateway."""
 
     def __init__(self, audit: Audit, apis: Iterable[Api]) -> None:
         self._audit = audit
         self._apis = {api.API_KEY: api for api in apis if api.API_KEY in CHANGES}
 
-    def around(self, submit: Mapping[int, Submit]) -> dict[int, Submit]:
+    def around(self, submits: Mapping[int, Submit]) -> dict[int, Submit]:
         """A table of the same functions, which note what changes something."""
-        return dict(submit) | {
-            key: partial(self._submit, api, submit[key])
+        return dict(submits) | {
+            key: partial(self._submit, api, submits[key])
             for key, api in self._apis.items()
-            if key in submit
+            if key in submits
         }
 
     def created(self, who: Who, answer: bytes) -> None:

@@ -8,9 +8,10 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from shmbroker.apis.contexts import MetadataLink
 from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.listener import Listener
 from shmbroker.ipc.peer import Peer
@@ -33,7 +34,7 @@ class BrokersTold:
         config: BrokerConfig,
         io_peers: Mapping[int, Peer],
         listeners: Iterable[Listener],
-        controller: Callable[[], int],
+        link: MetadataLink,
     ) -> None:
         self.image = image
         """Set again whenever the gateway's is."""
@@ -52,8 +53,7 @@ class BrokersTold:
         self._first = first
         """What is told on the control socket."""
         self.ports = {number: port for number, (_, port) in first.items()}
-        self._controller = controller
-        """The number of the controller that led last."""
+        self._link = link
         self.fenced: frozenset[int] = frozenset()
         """Ids of brokers that run, but hang or stop: others lead in their place."""
         self.gone: dict[int, float] = {}
@@ -105,7 +105,7 @@ class BrokersTold:
         """The broker that clients are told is the controller: the one beside the active controller,
         if it lives; any broker passes such requests on."""
         told = self._told_brokers()
-        number = self._controller()
+        number = self._link.number
         return number if number in told else min(told)
 
     def _told_brokers(self) -> Collection[int]:

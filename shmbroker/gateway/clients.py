@@ -54,9 +54,9 @@ class Clients:
         self._doorbells = siblings.doorbells
         self._tally = gateway.member.tally
         self.now = gateway.now
-        self.submit = tables.submit
-        self.submit_of_readers = tables.of_readers
-        self._submit_of_admitted = tables.of_admitted
+        self.submits = tables.submits
+        self.submits_of_readers = tables.of_readers
+        self._submits_of_admitted = tables.of_admitted
         self._words = gateway.words
         at = gateway.member.counters.at
         self._open_index = at(gateway.member.index, OPEN_CONNECTIONS)
@@ -154,7 +154,7 @@ class Clients:
         connection.is_by_token = is_by_token
         connection.packed_identity = b""
         connection.deadline = NEVER_S
-        connection.submit = self._submit_of_admitted
+        connection.submits = self._submits_of_admitted
         if gateway.guard is not None:
             connection.scope = (connection.listener.broker_id, principal, connection.address)
         if gateway.quotas.is_active:

@@ -124,7 +124,7 @@ class Connection(Sender):
         "socket",
         "straight_row",
         "stranger",
-        "submit",
+        "submits",
         "taken_at",
         "throttle",
         "traffic",
@@ -139,7 +139,7 @@ class Connection(Sender):
         accepted: socket.socket,
         listener: Listener,
         now: float,
-        submit: Submits,
+        submits: Submits,
         traffic: Traffic | None = None,
     ) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ class Connection(Sender):
         """The fetch session that it used last."""
         self.changed_session_at = float("-inf")
         """When it used that one while it had another."""
-        self.submit = submit
+        self.submits = submits
         """What it may ask for now, by API key, as said by what accepts the connection, and by what
         authenticates it."""
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shmbroker.gateway.gateway import Gateway
     from shmbroker.gateway.listener import Listener
     from shmbroker.gateway.sasl_door import SaslDoor
+    from shmbroker.metadata.security_image import SecurityImage
 
 STRANGER_FRAME_BYTES_MAX = 64 << 10
 """What a client may send in one frame before it has authenticated, whatever the setting says."""
@@ -69,15 +70,13 @@ class Doors:
         gateway = self._gateway
         config = gateway.config
         token_users = TokenUsers(
-            lambda: gateway.image.security,
+            self._security,
             gateway.token_key,
             gateway.clock.now_ms,
             os.urandom,
             self._do_aside,
         )
-        scram_users = ScramUsers(
-            lambda: gateway.image.security, self._stranger_secret, token_users.token
-        )
+        scram_users = ScramUsers(self._security, self._stranger_secret, token_users.token)
         frame_bytes_max = config.of_listener(name, "sasl.server.max.receive.size")
         return SaslDoor(
             gateway,
@@ -86,6 +85,10 @@ class Doors:
             min(frame_bytes_max, STRANGER_FRAME_BYTES_MAX),
             config["connection.failed.authentication.delay.ms"] / 1000,
         )
+
+    def _security(self) -> SecurityImage:
+        """Users and tokens as they are now."""
+        return self._gateway.image.security
 
     def renew(self) -> Iterator[tuple[str, ConfigFault]]:
         """Take the users that the settings name now; the listeners that keep those they had, as

@@ -98,7 +98,8 @@ class EventLoop:
         self.poller = poller
         self.traffic = traffic or Traffic()
         self.connections: dict[int, Connection] = {}
-        self.handlers: dict[int, Callable[[int], None]] = {}
+        self.handlers: dict[int, Callable[[], None]] = {}
+        """What is called for the descriptors of others, by descriptor: see `watch`."""
         self.acceptor = Acceptor(service, poller, self.traffic, self.connections)
         self.buffers = FrameBuffers(
             buffer_bytes_max, SCRATCH_BYTES, poller, service.now, self._give_up
@@ -117,8 +118,8 @@ class EventLoop:
         self.is_peeked = False
         """What `take_frames` is given still lies in the kernel."""
 
-    def watch(self, fd: int, events: int, handler: Callable[[int], None]) -> None:
-        """Call `handler(events)` when the descriptor has some of `events`."""
+    def watch(self, fd: int, events: int, handler: Callable[[], None]) -> None:
+        """Call `handler` when the descriptor has some of `events`."""
         self.handlers[fd] = handler
         self.poller.register(fd, events)
 
@@ -138,7 +139,7 @@ class EventLoop:
             elif fd in self.acceptor.listeners:
                 self.acceptor.accept(self.acceptor.listeners[fd])
             elif fd in self.handlers:
-                self.handlers[fd](mask)
+                self.handlers[fd]()
             # else it was closed since the poll, with others of a broker that has gone
 
     # ── bytes in ────────────────────────────────────────────────────────────────────────────────
@@ -226,12 +227,12 @@ class EventLoop:
            A  a frame is not complete, or not one that may be
            B  a request must wait for the answers to those before it
            C  answers wait for the client to take them, or the connection is muted
-           D  the handler has no room
+           D  what serves its API has no room
         """
         if connection.stranger is not None:
             take_of_stranger(self, connection, buffer, position, end)
             return
-        submit = connection.submit
+        submits = connection.submits
         inflight = connection.inflight
         frame_bytes_max = self.frame_bytes_max
         need = 0
@@ -248,8 +249,8 @@ class EventLoop:
                         raise ProtocolFault(f"frame of {size} bytes for api key {api_key}")
                     need = frame_end - position
                     break
-                handler = submit.get(api_key)
-                if handler is None:
+                submit = submits.get(api_key)
+                if submit is None:
                     raise ProtocolFault(f"unknown api key {api_key}")
                 if inflight:  # B
                     if inflight[0].response is not None:
@@ -270,7 +271,7 @@ class EventLoop:
                     connection.is_held = True  # until `flush` has sent all of it, or `unmute`
                     break
                 # D
-                if not handler(
+                if not submit(
                     connection, buffer, position + 4, frame_end, api_version, correlation_id
                 ):
                     if connection.is_held:  # it goes to another process, and this frame with it

@@ -5,7 +5,7 @@
     repeat        the I/O worker has granted a standing answer (`gateway.standing`): given again
 
 Rules of this file:
-* What cannot be sent now (a peer that is down, a full ring) holds its connection: `submit` says
+* What cannot be sent now (a peer that is down, a full ring) holds its connection: `Submit` says
   False, and the frame is tried again.
 * Produce and Fetch do not pass here.
 """
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class PlainApis:
-    """The APIs that are not hot. The event loop calls `submit[api key]` for each request."""
+    """The APIs that are not hot. The event loop calls `submits[api key]` for each request."""
 
     def __init__(self, gateway: RequestContext, standing: StandingRepeats) -> None:
         self.gateway = gateway
@@ -58,15 +58,15 @@ class PlainApis:
         """Encoded answers of this image, by listener, the bytes that asked, and the address that
         was dialled."""
         self.standing = standing
-        self.submit: dict[int, Submit] = {}
-        submit = self.submit
+        self.submits: dict[int, Submit] = {}
+        submits = self.submits
         for here in table.IN_NETWORK_WORKER + table.UNADVERTISED:
-            submit[here.API_KEY] = partial(self._answer_here, here)
+            submits[here.API_KEY] = partial(self._answer_here, here)
         for module in (*table.IN_IO_WORKER, *table.ON_CONTROL_SOCKET, *table.IN_CONTROLLER):
-            submit[module.API_KEY] = partial(self._forward, module, flexible_from(module.API_KEY))
+            submits[module.API_KEY] = partial(self._forward, module, flexible_from(module.API_KEY))
         for module in table.WITH_STANDING_ANSWERS:
             key = module.API_KEY
-            submit[key] = partial(self._forward_or_repeat, submit[key])
+            submits[key] = partial(self._forward_or_repeat, submits[key])
 
     # ── from the image ──────────────────────────────────────────────────────────────────────────
 

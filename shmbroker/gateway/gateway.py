@@ -172,10 +172,7 @@ class Gateway:
     def _build_told(self, brokers: Brokers, listeners: list[Listener]) -> None:
         """What clients are told of the brokers. What the API modules ask is answered by who knows
         it."""
-        link = self.link
-        self.told = told = BrokersTold(
-            self.image, self.config, brokers.peers, listeners, lambda: link.number
-        )
+        self.told = told = BrokersTold(self.image, self.config, brokers.peers, listeners, self.link)
         self.ports = told.ports
         self.io_peer = told.io_peer
         self.live_brokers = told.live_brokers
@@ -195,7 +192,7 @@ class Gateway:
         self.standing = StandingRepeats(brokers.standing)
         self.plain = PlainApis(self, self.standing)
         self.results = Results(self)
-        return self.plain.submit | {
+        return self.plain.submits | {
             produce.API_KEY: self.produce.submit,
             fetch.API_KEY: self.fetch.submit,
         }

@@ -5,8 +5,8 @@
                                └─ nothing is: answered here
 
 Rules of this file:
-* It stands around what the gateway does with each API (`submit`). Without an authorizer there is no
-  guard, and nothing is asked.
+* It stands around what the gateway does with each API (`submits`). Without an authorizer there is
+  no guard, and nothing is asked.
 * Produce and Fetch ask it row by row where they are decoded; what they recognise by its bytes was
   allowed under the same ACLs (`recogniser.TopicMeaning`).
 * A client of the control socket may open the files as well: no right of it is asked for.
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 
 class Guard:
-    """The rights of a gateway's clients; `submit` is what stands before that of the APIs."""
+    """The rights of a gateway's clients; `submits` is what stands before that of the APIs."""
 
     def __init__(
         self,
         config: BrokerConfig,
         image: MetadataImage,
         apis: Iterable[Api],
-        submit: Mapping[int, Submit],
+        submits: Mapping[int, Submit],
         on_denied: Callable[[Connection, str, list[Denial]], None] = lambda *_: None,
     ) -> None:
         self._rights = Rights(config, image)
@@ -58,11 +58,11 @@ class Guard:
         self._is_open = config["allow.everyone.if.no.acl.found"]
         self._image = image
         self._authorizer = self._rights.authorizer
-        self.submit: dict[int, Submit] = dict(submit)
+        self.submits: dict[int, Submit] = dict(submits)
         for api in apis:
             rule = RULES[api.API_KEY]
             if rule is not None:
-                self.submit[api.API_KEY] = partial(self._judge, api, rule, submit[api.API_KEY])
+                self.submits[api.API_KEY] = partial(self._judge, api, rule, submits[api.API_KEY])
 
     def on_image(self, image: MetadataImage) -> None:
         """The metadata have changed."""

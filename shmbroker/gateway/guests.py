@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import partial
 
 from shmbroker.apis import table
 from shmbroker.gateway.connection import Connection, Meaning, StraightRow
@@ -71,9 +72,9 @@ GOES_WITHIN_S = 0.5
 
 
 class Guests:
-    """The guests of one I/O worker. passages, marks: by the slot of the lender. show_room: told
-    what thousandths of its time this process has for more of them. cores: they tell how long this
-    process has looked for work. worked_s: processor time that it has had."""
+    """The guests of one I/O worker. passages, marks: by the slot of the lender. room: a word that
+    says what thousandths of its time this process has for more of them. cores: they tell how long
+    this process has looked for work. worked_s: processor time that it has had."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Guests:
         passages: Mapping[int, Passage],
         marks: Mapping[int, memoryview],
         listeners: Iterable[Listener],
-        show_room: Callable[[int], None],
+        room: memoryview,
         cores: Sequence[Core],
         worked_s: Callable[[], float],
         count_max: int,
@@ -93,7 +94,7 @@ class Guests:
         self._listeners = {
             (listener.broker_id, listener.config.name): listener for listener in listeners
         }
-        self._show_room = show_room
+        self._room = room
         self.count_max = count_max
         """So many are taken, as each is a descriptor that the log might need."""
         self.present: dict[Connection, tuple[int, Lent]] = {}
@@ -106,9 +107,9 @@ class Guests:
         """Guests that go home as soon as they can, and until when that is tried."""
         self._unsaid: list[tuple[int, Home | Ended]] = []
         """Messages that a passage had no room for: slot, message."""
-        submit = gateway.tables.submit
-        asked = dict.fromkeys(submit, self._needs_home)
-        self.submit = asked | {key: submit[key] for key in table.ASKED_BY_GUESTS}
+        submits = gateway.tables.submits
+        asked = dict.fromkeys(submits, self._needs_home)
+        self.submits = asked | {key: submits[key] for key in table.ASKED_BY_GUESTS}
         self._rested_at = now = gateway.clock.monotonic()
         self.next_look = now + WINDOW_S
         self._busy = Busy(now, worked_s, cores)
@@ -118,7 +119,7 @@ class Guests:
         self._rest_s = RESTS_S[0]
         self._shown = -1
         for slot, passage in passages.items():
-            self._loop.watch(passage.fileno(), EPOLLIN, lambda _events, of=slot: self.take_in(of))  # type: ignore[misc]
+            self._loop.watch(passage.fileno(), EPOLLIN, partial(self.take_in, slot))
         self._show(0)
 
     @property
@@ -149,7 +150,7 @@ class Guests:
             accepted = socket.socket(fileno=descriptors[0])
             accepted.setblocking(False)
             listener = self._listeners[lent.broker_id, lent.listener]
-            connection = Connection(accepted, listener, now, self.submit, self._loop.traffic)
+            connection = Connection(accepted, listener, now, self.submits, self._loop.traffic)
             connection.client, connection.host = lent.client, lent.host
             connection.recv_into = self._marking(connection)
             if lent.session is not None:
@@ -363,4 +364,4 @@ class Guests:
     def _show(self, room: int) -> None:
         if room != self._shown:
             self._shown = room
-            self._show_room(room)
+            self._room[0] = room

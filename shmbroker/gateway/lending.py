@@ -38,6 +38,7 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import suppress
+from functools import partial
 from itertools import takewhile
 from typing import NamedTuple, Protocol
 
@@ -190,16 +191,16 @@ class Looks:
 
 
 class Lender:
-    """What one network worker has lent. passages, marks: by broker id. room_of: thousandths of its
-    time that a broker's I/O worker has for guests now, and RESTING. worked_s: processor time of
-    this process."""
+    """What one network worker has lent. passages, marks, rooms: by broker id. rooms: a word each,
+    thousandths of its time that a broker's I/O worker has for guests now, and RESTING. worked_s:
+    processor time of this process."""
 
     def __init__(
         self,
         gateway: Gateway,
         passages: Mapping[int, Passage],
         marks: Mapping[int, memoryview],
-        room_of: Callable[[int], int],
+        rooms: Mapping[int, memoryview],
         worked_s: Callable[[], float],
     ) -> None:
         self._gateway = gateway
@@ -207,7 +208,7 @@ class Lender:
         self._passages = passages
         self._marks = marks
         self._free = {broker_id: list(range(MARKS)) for broker_id in passages}
-        self._room_of = room_of
+        self._rooms = rooms
         self.lent: dict[int, Away] = {}
         """What is lent, by number."""
         self._number = 0
@@ -224,7 +225,7 @@ class Lender:
         for broker_id, passage in passages.items():
             passage.drain()  # it was for the process before this one
             fd = passage.fileno()
-            gateway.loop.watch(fd, EPOLLIN, lambda _events, of=broker_id: self.take_in(of))  # type: ignore[misc]
+            gateway.loop.watch(fd, EPOLLIN, partial(self.take_in, broker_id))
 
     @property
     def away(self) -> int:
@@ -264,13 +265,13 @@ class Lender:
                 has_asked = connection.last_active > connection.opened_at
                 if times >= QUIET_LOOKS and has_asked and connection not in self.to_lend:
                     (straight if is_straight(connection) else others).append(connection)
-        to_lend = [each for each in straight if self._room_of(each.listener.broker_id)]
+        to_lend = [each for each in straight if self._rooms[each.listener.broker_id][0]]
         del to_lend[max(1, len(straight) // AT_ONCE) :]
         if share.up <= 1 - SLEEPS:
             to_lend += [
                 each
                 for each in others
-                if share.busy * 1000 < self._room_of(each.listener.broker_id) < RESTING
+                if share.busy * 1000 < self._rooms[each.listener.broker_id][0] < RESTING
             ]
         self.to_lend |= dict.fromkeys(to_lend)
 

@@ -1,7 +1,7 @@
 """Client quotas in a gateway: who is over a bound is answered at once, told for how long, and not
 read from until then (KIP-13, KIP-124, KIP-219); addresses that connect too often (KIP-612).
 
-   frame ─► Quotas._submit ─► what serves it ─► answer complete ─► Throttle.charge ─► sent
+   frame ─► Quotas.submit ─► what serves it ─► answer complete ─► Throttle.charge ─► sent
              whose limits?                                          │ over a bound:
              a Bill with its size                                   └ throttle_time_ms, muted
 
@@ -13,7 +13,7 @@ read from until then (KIP-13, KIP-124, KIP-219); addresses that connect too ofte
 
 Rules of this file:
 * While there is no quota of users or client ids at all, nothing of this is in the way of a request:
-  `submit` is the table of the APIs as it is, and no connection has a Throttle.
+  `submits` is the table of the APIs as it is, and no connection has a Throttle.
 * A Fetch that is over a bound is answered without records, and its bytes are not counted.
 * Quotas hold for each broker, as in Kafka: what is counted together is known by the broker as well.
   All workers see what each has counted (`shm.quota_counts`).
@@ -216,13 +216,13 @@ class Quotas:
         later: Later,
         counts: QuotaCounts,
         tally: Tally,
-        submit: dict[int, Submit],
+        submits: dict[int, Submit],
         image: MetadataImage,
     ) -> None:
-        """submit: what clients may ask for. The quotas stand in it while there are any."""
+        """submits: what clients may ask for. The quotas stand in it while there are any."""
         self._later = later
-        self._submit = submit
-        self._without = dict(submit)
+        self._submits = submits
+        self._without = dict(submits)
         self._clock = clock
         self._loop = loop
         self._counts = counts
@@ -276,9 +276,9 @@ class Quotas:
         self.has_rates = bool(self._rates) or self._default_rate is not None
         if self.is_active:
             for key, submit in self._without.items():
-                self._submit[key] = partial(self.submit, key, submit)
+                self._submits[key] = partial(self.submit, key, submit)
         else:
-            self._submit.update(self._without)
+            self._submits.update(self._without)
 
     def begin(self, connection: Connection) -> None:
         """Charge a connection from now on: it is known who it is."""

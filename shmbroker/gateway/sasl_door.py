@@ -12,7 +12,7 @@ Rules of this file:
 * A refused client is told so late (connection.failed.authentication.delay.ms), so that guessing
   takes its time; meanwhile the worker does other things.
 * A session that lasts as long as its connection costs nothing afterwards. One that ends has a
-  `submit` of its own, which looks at the time: when it is over, all but SaslHandshake ends the
+  `submits` of its own, which looks at the time: when it is over, all but SaslHandshake ends the
   connection (KIP-368).
 """
 
@@ -63,7 +63,7 @@ _KEY = Struct(">hh")
 class Admission(Protocol):
     """What becomes of those who come."""
 
-    submit: dict[int, Submit]
+    submits: dict[int, Submit]
 
     def admit(self, connection: Connection, principal: str, is_by_token: bool = False) -> None:
         """Let a connection in: it is known who it is."""
@@ -131,7 +131,7 @@ class SaslDoor:
 
     def open(self, connection: Connection) -> None:
         """Let a new connection ask for nothing until it is known."""
-        connection.submit = _NOTHING
+        connection.submits = _NOTHING
         connection.stranger = Visit(self, connection)
 
 
@@ -242,7 +242,7 @@ class Visit:
             self._answer(request, said, {"error_code": said.error_code, "api_keys": []})
             return
         _, _, correlation_id, _, _ = parse_request_header(frame, 0, len(frame))
-        submit = self._door.receiver.clients.submit[API_VERSIONS]
+        submit = self._door.receiver.clients.submits[API_VERSIONS]
         submit(connection, bytearray(frame), 0, len(frame), version, correlation_id)
         response = connection.inflight[-1].response
         # Behind its size and correlation id comes the error code.
@@ -271,7 +271,7 @@ class Visit:
         receiver.clients.admit(connection, f"User:{shown.name}", shown.is_by_token)
         if said.session_ms is not None:
             self._ends = receiver.now() + said.session_ms / 1000
-            self._admitted, connection.submit = connection.submit, self
+            self._admitted, connection.submits = connection.submits, self
 
     # ── who was refused ─────────────────────────────────────────────────────────────────────────
 

@@ -1,7 +1,7 @@
 """The tables of what starts a request: by API key, one for each kind of client.
 
    of_admitted   of who has shown who it is     audit ──► guard ──► what serves the API
-   submit        of everybody else              audit ────────────► what serves the API
+   submits       of everybody else              audit ────────────► what serves the API
    of_readers    of other users of this host, by the control socket: a few APIs that only read
 
 Rules of this file:
@@ -38,31 +38,31 @@ class SubmitTables:
 
     def __init__(
         self,
-        submit: dict[int, Submit],
+        submits: dict[int, Submit],
         config: BrokerConfig,
         image: MetadataImage,
         tally: Tally,
         now: Callable[[], float],
     ) -> None:
-        """submit: what serves each API. now: the time of this turn."""
+        """submits: what serves each API. now: the time of this turn."""
         self._tally = tally
         self._now = now
         self._told_denied: object = None
-        self.submit = submit
-        self.of_readers = {key: submit[key] for key in table.FOR_READERS}
+        self.submits = submits
+        self.of_readers = {key: submits[key] for key in table.FOR_READERS}
         self.of_readers[LIST_SEGMENTS] = self._list_segments_of_readers
         self.guard: Guard | None = None
         self.audit: Audit | None = None
         self._audited: Audited | None = None
         if config.has_authorizer:
-            self.guard = Guard(config, image, table.JUDGED, submit, self._on_denied)
+            self.guard = Guard(config, image, table.JUDGED, submits, self._on_denied)
         if config.is_audited:
             self.audit = Audit()
             self._audited = Audited(self.audit, table.JUDGED)
-            self.submit = self._audited.around(submit)
+            self.submits = self._audited.around(submits)
             if self.guard is not None:
-                self.guard.submit = self._audited.around(self.guard.submit)
-        self.of_admitted = self.submit if self.guard is None else self.guard.submit
+                self.guard.submits = self._audited.around(self.guard.submits)
+        self.of_admitted = self.submits if self.guard is None else self.guard.submits
 
     def note_created(self, request: PlainRequest) -> None:
         """The controller was asked for topics that a request names: tell the audit what comes of
@@ -89,7 +89,7 @@ class SubmitTables:
         """Another user lists files; later versions make a broker stand still, and are not his."""
         if version:
             raise ProtocolFault(f"ListSegments version {version} of another user")
-        submit = self.submit[LIST_SEGMENTS]
+        submit = self.submits[LIST_SEGMENTS]
         return submit(connection, buffer, start, end, version, correlation_id)
 
     def _on_denied(self, connection: Connection, api: str, denials: list[Denial]) -> None:

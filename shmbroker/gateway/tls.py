@@ -78,7 +78,7 @@ class Unread:
         """Stop reading from anybody."""
         os.close(self._fd)
 
-    def _look(self, _events: int) -> None:
+    def _look(self) -> None:
         os.eventfd_read(self._fd)
         connections, self._connections = self._connections, {}
         for connection in connections:

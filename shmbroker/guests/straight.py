@@ -266,7 +266,7 @@ class StraightOffsets:
         self._guests = guests
         self._api_key = api_key
         self._flexible_from = flexible_from
-        self._usual = gateway.tables.submit[api_key]
+        self._usual = gateway.tables.submits[api_key]
 
     def __call__(
         self,

@@ -203,13 +203,12 @@ class GuestGateway:
         rings_read = (*broker.member.rings, peer.reader)
         self.awake = Awake(Core(clock.monotonic, rings_read, poller))
         """What keeps this process awake for what a guest asks next."""
-        room = shared.counters.at(slot.index, GUEST_ROOM)
         self.guests = Guests(
             gateway,
             rings.passages,
             {worker.index: shared.guest_marks[slot.index, worker.index] for worker in workers},
             listeners,
-            lambda free: shared.counters.words.__setitem__(room, free),
+            shared.counters.word(slot.index, GUEST_ROOM),
             [broker.replication.awake.core, self.awake.core],
             clock.worked_s,
             open_files_share(GUESTS_SHARE),
@@ -223,7 +222,7 @@ class GuestGateway:
         self._left_out = 0
         """Turns in a row whose second half had nothing to do."""
         for key in broker.executor.shortcuts:
-            self.guests.submit[key] = straight.StraightOffsets(
+            self.guests.submits[key] = straight.StraightOffsets(
                 gateway, broker, self.guests, key, flexible_from(key)
             )
         member.look_at_control(gateway)

@@ -9,6 +9,7 @@ from shmbroker.gateway.listener import Listener
 from shmbroker.gateway.ports import Brokers, Siblings
 from shmbroker.ipc.passage import Passage
 from shmbroker.ipc.passed_files import FileTable, files_kept
+from shmbroker.ipc.peer import Peer
 from shmbroker.processes.active_link import ActiveLink
 from shmbroker.processes.aside import Aside
 from shmbroker.processes.child import Child
@@ -29,6 +30,10 @@ from shmbroker.shm.words import words_of
 BOOT_LOOK_S = 0.05
 
 
+def _on_doorbell() -> None:
+    """Something is on a ring: each turn looks at all of them."""
+
+
 class NetworkWorker(Child):
     """The process around a `Gateway`."""
 
@@ -44,23 +49,52 @@ class NetworkWorker(Child):
         self.follows = config
         self.poller = select.epoll()
         io_peers = [peer for peer in self.peers if peer.role == IO_WORKER]
-        brokers = Brokers(
+        self.gateway = Gateway(
+            clock,
+            self,
+            config,
+            ActiveLink(self.counters, self.peers, config, cluster_id),
+            self.poller,
+            listeners,
+            self._brokers(io_peers),
+            self._siblings(config, len(io_peers)),
+            give_back_freed,
+            Latencies(shared.latencies[slot.index]),
+            shared.log_levels.effective,
+            shared.stranger_secret,
+            Aside(),
+        )
+        if config["shmbroker.lend.connections"]:
+            self.gateway.lending = Lender(
+                self.gateway,
+                {
+                    peer.number: Passage(shared.passages[peer.slot, slot.index][1])
+                    for peer in io_peers
+                },
+                {peer.number: shared.guest_marks[peer.slot, slot.index] for peer in io_peers},
+                {peer.number: shared.counters.word(peer.slot, GUEST_ROOM) for peer in io_peers},
+                clock.worked_s,
+            )
+        self.gateway.loop.watch(
+            self.doorbell.eventfd, select.EPOLLIN | select.EPOLLET, _on_doorbell
+        )
+        keep_large_apart()
+
+    def _brokers(self, io_peers: list[Peer]) -> Brokers:
+        shared, own = self.shared, self.slot.index
+        kept = files_kept(len(io_peers))
+        return Brokers(
             {peer.number: peer for peer in io_peers},
-            {
-                peer.slot: FileTable(
-                    shared.passing[peer.slot, slot.index][1], files_kept(len(io_peers))
-                )
-                for peer in io_peers
-            },
-            {
-                other.index: words_of(shared.standing_of(other.index))
-                for other in shared.of_role(IO_WORKER)
-            },
+            {peer.slot: FileTable(shared.passing[peer.slot, own][1], kept) for peer in io_peers},
+            {peer.slot: words_of(shared.standing_of(peer.slot)) for peer in io_peers},
             {peer.slot: shared.counters.word(peer.slot, AHEAD_ENDS) for peer in io_peers},
         )
+
+    def _siblings(self, config: BrokerConfig, io_workers: int) -> Siblings:
+        shared, slot = self.shared, self.slot
         others = [other.index for other in shared.of_role(NETWORK_WORKER) if other is not slot]
         tables = shared.address_counts
-        siblings = Siblings(
+        return Siblings(
             slot.number - 1,
             {other: shared.doorbells[other] for other in others},
             AddressCounts(tables[slot.index], {other: tables[other] for other in others}),
@@ -69,40 +103,8 @@ class NetworkWorker(Child):
                 [shared.quota_counts[other] for other in others],
                 Windows(config["quota.window.num"], config["quota.window.size.seconds"] * 1000),
             ),
-            len(io_peers) if config["shmbroker.lend.connections"] else 0,
+            io_workers if config["shmbroker.lend.connections"] else 0,
         )
-        self.gateway = Gateway(
-            clock,
-            self,
-            config,
-            ActiveLink(self.counters, self.peers, config, cluster_id),
-            self.poller,
-            listeners,
-            brokers,
-            siblings,
-            give_back_freed,
-            Latencies(shared.latencies[slot.index]),
-            shared.log_levels.effective,
-            shared.stranger_secret,
-            Aside(),
-        )
-        if config["shmbroker.lend.connections"]:
-            words, at = self.words, shared.counters.at
-            rooms = {peer.number: at(peer.slot, GUEST_ROOM) for peer in io_peers}
-            self.gateway.lending = Lender(
-                self.gateway,
-                {
-                    peer.number: Passage(shared.passages[peer.slot, slot.index][1])
-                    for peer in io_peers
-                },
-                {peer.number: shared.guest_marks[peer.slot, slot.index] for peer in io_peers},
-                lambda broker_id: words[rooms[broker_id]],
-                clock.worked_s,
-            )
-        self.gateway.loop.watch(
-            self.doorbell.eventfd, select.EPOLLIN | select.EPOLLET, lambda _events: None
-        )
-        keep_large_apart()
 
     def on_settings(self) -> None:
         self.gateway.on_settings()

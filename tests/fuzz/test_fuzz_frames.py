@@ -44,7 +44,7 @@ class Service(LoopService):
     def __init__(self, chance: random.Random) -> None:
         super().__init__()
         self.chance = chance
-        self.submit = dict.fromkeys(KEYS, self._take)
+        self.submits = dict.fromkeys(KEYS, self._take)
         self.started: list[bytes] = []
         self.pending: list[Request] = []
         self.closed: list[tuple[str, bool]] = []
@@ -104,7 +104,7 @@ class Play:
         self.client.setblocking(False)
         accepted.setblocking(False)
         self.connection = Connection(
-            accepted, Listener(accepted, 1, False), 1.0, self.service.submit
+            accepted, Listener(accepted, 1, False), 1.0, self.service.submits
         )
         self.loop.connections[self.connection.fd] = self.connection
         self.loop.poller.register(self.connection.fd, EPOLLIN)

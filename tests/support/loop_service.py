@@ -7,7 +7,7 @@ from shmbroker.gateway.listener import Listener
 
 
 class LoopService:
-    """`submit` and `on_closed` are the test's; `time` and `rests_s` are what it says."""
+    """`submits` and `on_closed` are the test's; `time` and `rests_s` are what it says."""
 
     def __init__(self) -> None:
         self.time = 1.0

@@ -66,7 +66,7 @@ def test_topics_can_not_be_created_while_the_controller_is_down(
         api_key, version, 7, "test", codec.encode(name + "Request", version, body)
     )
     buffer = bytearray(frame)
-    assert gateway.plain.submit[api_key](connection, buffer, 4, len(buffer), version, 7)
+    assert gateway.plain.submits[api_key](connection, buffer, 4, len(buffer), version, 7)
     (request,) = connection.inflight
     answer = b"".join(request.response)[4:]
     _, at = parse_response_header(api_key, version, answer)

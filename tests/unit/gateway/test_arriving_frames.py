@@ -29,7 +29,7 @@ class Crowd(LoopService):
         self.is_open = True
         self.taken: list[int] = []
         self.closed: dict[Connection, str] = {}
-        self.submit = dict.fromkeys((PRODUCE, METADATA), self._take)
+        self.submits = dict.fromkeys((PRODUCE, METADATA), self._take)
         self.loop = EventLoop(self, 100 * MIB, BOUND, select.epoll())
         self.clients: list[socket.socket] = []
 
@@ -61,7 +61,7 @@ class Crowd(LoopService):
         client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MIB)
         client.setblocking(False)
         accepted.setblocking(False)
-        connection = Connection(accepted, Listener(accepted, 1, False), self.time, self.submit)
+        connection = Connection(accepted, Listener(accepted, 1, False), self.time, self.submits)
         self.loop.connections[connection.fd] = connection
         self.loop.poller.register(connection.fd, EPOLLIN)
         self.clients.append(client)

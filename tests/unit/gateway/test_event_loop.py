@@ -31,7 +31,7 @@ class Service(LoopService):
         self.is_open = True
         self.requests: list[Request] = []
         self.closed: list[str] = []
-        self.submit = {key: partial(self.on_request, key) for key in (PRODUCE, METADATA)}
+        self.submits = {key: partial(self.on_request, key) for key in (PRODUCE, METADATA)}
 
     def on_request(
         self,
@@ -217,7 +217,7 @@ def test_another_user_on_the_control_socket_asks_only_what_readers_may(
     listening.bind(str(tmp_path / "s"))
     listening.listen()
     service = Service()
-    service.submit_of_readers = {}
+    service.submits_of_readers = {}
     loop = EventLoop(service, 1 << 20, 1 << 20, select.epoll())
     loop.acceptor.add(Listener(listening, -1, True))
     loop.acceptor.watch(True)

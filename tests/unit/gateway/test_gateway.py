@@ -184,7 +184,7 @@ def test_another_user_lists_files_but_stops_no_broker(
 ) -> None:
     (connection,) = family.gateway.loop.connections.values()
     connection.listener.is_control = True
-    connection.submit = family.gateway.tables.of_readers
+    connection.submits = family.gateway.tables.of_readers
     body = {"broker_id": 1, "hold_ms": 0, "topics": []} | ({"stop_ms": 100} if version else {})
     family.ask(LIST_SEGMENTS, version, "ListSegments", body)
     assert [operation for operation, _ in family.taken()] == [EXECUTE] * is_passed_on
@@ -495,7 +495,7 @@ class ShutDoor:
     """Lets nobody in."""
 
     def open(self, connection: Connection) -> None:
-        connection.submit = {}
+        connection.submits = {}
 
 
 def test_who_is_not_admitted_in_time_is_closed() -> None:

@@ -94,7 +94,7 @@ class Two:
         self.ends = make_pair()
         self.at_host = Passage(self.ends[0])
         self.marks = words_of(memoryview(bytearray(MARKS * WORD_BYTES)))
-        self.room = 0
+        self.room_word = memoryview(bytearray(8)).cast("q")
         self.home_s = self.host_s = 0.0
         self.host.link.number = self.home.link.number
         listener = next(iter(self.home.gateway.loop.acceptor.listeners.values()))
@@ -103,7 +103,7 @@ class Two:
             {HOME_SLOT: self.at_host},
             {HOME_SLOT: self.marks},
             [listener],
-            self._set_room,
+            self.room_word,
             [Core(self.host.clock.monotonic, [])],
             lambda: self.host_s,
             GUESTS_MAX,
@@ -113,13 +113,14 @@ class Two:
             self.home.gateway,
             {BROKER_ID: Passage(self.ends[1])},
             {BROKER_ID: self.marks},
-            lambda _broker: self.room,
+            {BROKER_ID: self.room_word},
             lambda: self.home_s,
         )
         self.home.gateway.lending = self.lender
 
-    def _set_room(self, room: int) -> None:
-        self.room = room
+    @property
+    def room(self) -> int:
+        return self.room_word[0]
 
     def close(self) -> None:
         self.home.close()

@@ -98,7 +98,7 @@ def test_without_a_quota_of_clients_a_connection_has_nothing_of_it(family: Gatew
     assert connection(family).throttle is None
     assert not any(
         isinstance(each, partial) and each.func == family.gateway.quotas.submit
-        for each in family.gateway.tables.submit.values()
+        for each in family.gateway.tables.submits.values()
     )
     assert throttle_of_produce(family) == 0
 
@@ -425,7 +425,7 @@ def test_a_quota_that_is_taken_away_mutes_nobody_any_more(family: GatewayFamily)
     assert connection(family).throttle is None
     assert not any(
         isinstance(each, partial) and each.func == family.gateway.quotas.submit
-        for each in family.gateway.tables.submit.values()
+        for each in family.gateway.tables.submits.values()
     )
     assert throttle_of_produce(family) == 0
 

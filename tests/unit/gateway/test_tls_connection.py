@@ -45,8 +45,8 @@ class Service(LoopService):
         self.bodies: list[bytes] = []
         self.faults: list[str] = []
         self.closed: list[str] = []
-        self.submit = {PRODUCE: self.on_request, METADATA: self.on_request}
-        self.submit_of_readers = self.submit
+        self.submits = {PRODUCE: self.on_request, METADATA: self.on_request}
+        self.submits_of_readers = self.submits
 
     def on_request(
         self,
