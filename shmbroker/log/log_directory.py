@@ -38,6 +38,7 @@ from shmbroker.log.checkpoints import (
 )
 from shmbroker.log.closing import close_all
 from shmbroker.log.descriptors import Descriptors
+from shmbroker.log.directory_lock import LOCK
 from shmbroker.log.file_names import DELETE, mark_of, parse_partition_directory
 from shmbroker.log.meta_properties import (
     FILE_NAME,
@@ -55,7 +56,6 @@ from shmbroker.signs import sign
 logger = logging.getLogger(__name__)
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-LOCK = ".lock"
 
 Logs = Iterable[tuple[str, int, PartitionLog]]
 """(topic, partition, log)"""

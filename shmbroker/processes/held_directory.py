@@ -6,6 +6,8 @@ Rules of this file:
 * Between the two, everything else that can refuse the start has its say. Until `write` nothing in
   the directory changes but that it is there, and that its lock is taken.
 * The lock is a flock whose descriptor the children keep: no second family while one writer lives.
+* Each log directory is locked so, too: another family may reach it by --log-dir. Who holds Kafka's
+  kind of lock there, an Apache Kafka or an I/O worker, is asked before anything is written.
 * What the kernel refuses is one sentence with the fix, a ConfigFault.
 """
 
@@ -19,6 +21,7 @@ from shmbroker import clock, unix
 from shmbroker.controller.raft.voter_links import socket_name
 from shmbroker.errors import ConfigFault
 from shmbroker.ipc import control_socket
+from shmbroker.log.directory_lock import LOCK, lock_holder
 from shmbroker.processes import data_access, data_directory
 
 TYPE_CHECKING = False
@@ -52,6 +55,8 @@ class HeldDirectory:
         self.path = path
         self._config = config
         self._access: str = config["shmbroker.data.access"]
+        self._held: dict[str, int] = {}
+        """Descriptors that hold log directories, by their real paths."""
 
     def prepare(self) -> data_directory.DirectoryPlan:
         """Make and lock the data directory, and judge what is in it: nothing else is written."""
@@ -62,6 +67,8 @@ class HeldDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock_fd = lock(self.path)
+            for place in places:
+                self._hold(place)
             return data_directory.judge(
                 data_directory.WantedNodes(
                     places,
@@ -79,6 +86,8 @@ class HeldDirectory:
         """Carry out the plan: the last that can refuse the start has agreed."""
         try:
             data_directory.carry_out(plan)
+            for directory in plan.nodes.values():
+                self._hold(directory)
             data_access.settle(
                 self._access,
                 str(self.path),
@@ -104,10 +113,40 @@ class HeldDirectory:
         for name in (unix.CONTROL_SOCKET, *map(socket_name, controllers)):
             (self.path / name).unlink(missing_ok=True)
 
+    def _hold(self, log_directory: str) -> None:
+        """Take a log directory, if it is there and can be read; InUse if somebody works on it."""
+        place = os.path.realpath(log_directory)
+        if place in self._held:
+            return
+        refusal = (
+            f"The log directory {log_directory} is in use by {{}}: stop that one, or name another "
+            "directory."
+        )
+        try:
+            holder = lock_holder(f"{place}/{LOCK}")
+        except OSError:
+            holder = 0
+        if holder:
+            who = f"the process with pid {holder}" if holder > 0 else "another process"
+            raise InUse(refusal.format(who))
+        try:
+            fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise InUse(refusal.format("another broker")) from None
+        except OSError:
+            pass  # A network file system may lock no directories.
+        self._held[place] = fd
+
     def _unusable(self, fault: OSError) -> ConfigFault:
+        is_file = isinstance(fault, FileExistsError | NotADirectoryError)
+        reason = "it is no directory" if is_file else fault.strerror
         return ConfigFault(
-            f"The data directory {self.path} can't be used: {fault.strerror}; "
-            "name another one with --data."
+            f"The data directory {self.path} can't be used: {reason}; name another one with --data."
         )
 
 

@@ -38,8 +38,9 @@ from shmbroker.log.checkpoints import (
 )
 from shmbroker.log.compaction.cleaned_files import CLEANED, DELETED, SWAP, settle
 from shmbroker.log.config import LogConfig
+from shmbroker.log.directory_lock import LOCK
 from shmbroker.log.file_names import LOG, file_name, mark_of, offset_of, parse_partition_directory
-from shmbroker.log.log_directory import CLEAN_SHUTDOWN, LOCK
+from shmbroker.log.log_directory import CLEAN_SHUTDOWN
 from shmbroker.log.mending import NO_LIMIT, Mend, look_at, rewrite
 from shmbroker.log.meta_properties import read_meta_properties
 from shmbroker.log.partition_log import PartitionLog

@@ -41,6 +41,11 @@ def assert_refused(done: subprocess.CompletedProcess[str], status: int, *parts: 
     assert done.stdout == ""
 
 
+def written(directory: Path) -> dict[Path, bytes]:
+    """All files below a directory, and what is in them."""
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
 def test_second_start_is_refused_while_the_first_serves(tmp_path: Path) -> None:
     with Broker(data=tmp_path) as broker, RawClient(broker.address) as client:
         client.create_topic(TOPIC)
@@ -156,19 +161,33 @@ def test_log_directories_are_where_the_flags_say(tmp_path: Path) -> None:
         assert not (tmp_path / "data" / "node-1").exists()
 
 
-def test_child_that_cannot_boot_ends_the_family_with_its_reason(tmp_path: Path) -> None:
+def test_log_directory_of_another_program_is_refused_before_it_is_touched(tmp_path: Path) -> None:
     with Broker(data=tmp_path):
         pass
+    before = written(tmp_path / "node-1")
     # Kafka's kind of lock, which says that somebody else writes there.
     with open(tmp_path / "node-1" / ".lock", "r+") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
         done = serve("--data", tmp_path, "--port", "0")
-    assert done.returncode == EXIT_CHILD_BOOT
-    assert "io-worker-1" in done.stderr
-    assert "node-1 is in use by another process" in done.stderr
-    assert "Traceback" not in done.stderr
+    said = f"{tmp_path}/node-1 is in use by the process with pid {os.getpid()}"
+    assert_refused(done, EXIT_IN_USE, said)
+    assert written(tmp_path / "node-1") == before
     with Broker(data=tmp_path):
         pass  # and nothing is broken
+
+
+def test_log_directory_of_a_family_is_refused_to_another(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    with Broker(data=mine) as broker, RawClient(broker.address) as client:
+        client.create_topic(TOPIC)
+        log = mine / "node-1" / "__cluster_metadata-0"
+        before = written(log)
+        words = ("--data", tmp_path / "other", "--log-dir", str(mine / "node-1"), "--port", "0")
+        assert_refused(serve(*words), EXIT_IN_USE, f"{mine}/node-1 is in use by the process")
+        # While its I/O worker is started again nobody holds Kafka's lock.
+        os.remove(mine / "node-1" / ".lock")
+        assert_refused(serve(*words), EXIT_IN_USE, f"{mine}/node-1 is in use by another broker")
+        assert written(log) == before
 
 
 def test_damaged_metadata_log_ends_the_family_with_its_reason(tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from struct import Struct
 from typing import Any
 
 from shmbroker import unix
 from shmbroker.cli.doctor.facts import Directory, Node, or_none
 from shmbroker.cli.doctor.gather_host import mount_of
 from shmbroker.errors import ConfigFault, Fault
+from shmbroker.log.directory_lock import LOCK, lock_holder
 from shmbroker.log.file_names import parse_partition_directory
 
 TEMPORARY = ("/tmp", "/var/tmp", "/run", "/dev/shm")
@@ -57,7 +57,7 @@ def data_directory(path: str, root: Path = Path("/")) -> Directory:
     places = [path] if is_node or not below else below
     found.holder = or_none(lambda: int(Path(f"{path}/.supervisor.lock").read_text("utf-8")))
     if is_node and found.is_locked is None:
-        found.holder = or_none(lambda: _record_holder(f"{path}/.lock"))
+        found.holder = or_none(lambda: lock_holder(f"{path}/{LOCK}"))
         found.is_locked = None if found.holder is None else found.holder != 0
     found.nodes = [_node(place, root, is_ours=place != path) for place in places]
     least = min((node.disk_bytes or 0 for node in found.nodes), default=0)
@@ -130,17 +130,6 @@ def _is_locked(path: str) -> bool:
     finally:
         os.close(fd)
     return False
-
-
-def _record_holder(path: str) -> int:
-    """The process that holds Kafka's lock of a log directory, which is of another kind; 0: none."""
-    import fcntl
-
-    flock = Struct("hhxxxxqqi4x")  # type, whence, start, length, pid
-    with open(path, "rb") as file:
-        asked = flock.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _, _, _, pid = flock.unpack(fcntl.fcntl(file.fileno(), fcntl.F_GETLK, asked))
-    return 0 if kind == fcntl.F_UNLCK else int(pid)
 
 
 def read_metadata(node: Node, directory: str) -> None:
