@@ -94,6 +94,8 @@ def cluster_of(
                 f"-X {name}: whoever lists processes would see it. Put it into a profile, or give"
                 f" ${{env:NAME}} or ${{file:PATH}}."
             )
+    if servers == "":  # of a variable that is not set: any other cluster would be the wrong one
+        raise click.UsageError("--bootstrap-server is empty: it takes HOST:PORT.")
     found = profiles.load(profile) if profile else None
     where = servers or (found and found.servers) or os.environ.get(VARIABLE) or DEFAULT_SERVER
     return Cluster(where, given, found)
@@ -312,11 +314,22 @@ def metadata(client: Any, cluster: Cluster) -> Any:
     )
 
 
-def say_idle(cluster: Cluster, admin: AdminClient, values: dict[str, str]) -> None:
+def say_idle(
+    cluster: Cluster, admin: AdminClient, values: dict[str, str], *, is_for_broker: bool = False
+) -> None:
     """A sentence on stderr for each of these settings that changes nothing, as brokers of another
     make go by it."""
     complaints = [idle_complaint(name, value) for name, value in values.items()]
     told = [complaint for complaint in complaints if complaint is not None]
+    if is_for_broker:  # any name is taken, as Apache Kafka does
+        from shmbroker.settings.broker_config import setting_meant
+        from shmbroker.settings.table import broker_setting
+
+        told += [
+            f"{name} changes nothing: it is no setting of a broker{setting_meant(name)}"
+            for name in values
+            if broker_setting(name) is None and idle_complaint(name, "") is None
+        ]
     if told and _is_ours(cluster, admin):
         for complaint in told:
             say(complaint)

@@ -197,7 +197,7 @@ def set_(
 
         cluster.check_reachable()
         alter_default_broker_configs(cluster.addresses(), wanted, deleted)
-        say_idle(cluster, cluster.admin(), wanted)
+        say_idle(cluster, cluster.admin(), wanted, is_for_broker=True)
         return
     if kind == LOGGER:
         from shmbroker.client.admin import alter_logger_levels
@@ -216,7 +216,7 @@ def set_(
     admin, resource = _resource(cluster, kind, name, changes)
     (future,) = admin.incremental_alter_configs([resource], request_timeout=CHANGE_S).values()
     waited(future, f"{kind} {name}")
-    say_idle(cluster, admin, wanted)
+    say_idle(cluster, admin, wanted, is_for_broker=kind == "broker")
 
 
 @command.command()

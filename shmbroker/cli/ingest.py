@@ -222,8 +222,10 @@ def ingest(cluster: Cluster, as_json: bool, topics: tuple[str, ...], **given: An
 
     Exit status: 0 all that was there is written; 1 failed; 2 wrong usage; 130, 143 stopped.
     """
+    from shmbroker.spark.running import Stopping, check_arrow
+
+    check_arrow()
     from shmbroker.spark.ingest import prepare, run
-    from shmbroker.spark.running import Stopping
 
     check_usage(cluster, given)
     session = run.IngestSession(

@@ -45,13 +45,25 @@ HINTS = {
     "_TIMED_OUT_QUEUE": "does the cluster answer under the addresses that it advertises?",
 }
 """What to do about an error, by its name."""
+UNKNOWN_SETTING = "Unknown topic config name: "
 
 
 def sentence(error: Any) -> str:
     """A client library's KafkaError in words; what it was about stands before."""
     text = str(error.str()).removeprefix("Broker: ").removeprefix("Local: ").rstrip(".")
-    hint = HINTS.get(error.name())
+    hint = HINTS.get(error.name()) or _setting_meant(text)
     return f"{text} ({error.name().removeprefix('_')})" + (f"; {hint}" if hint else "")
+
+
+def _setting_meant(text: str) -> str:
+    """What to do about a setting that a broker does not know, in Kafka's words; or ""."""
+    _, is_unknown, name = text.partition(UNKNOWN_SETTING)
+    if not is_unknown:
+        return ""
+    from shmbroker.cli.hints import meant
+    from shmbroker.settings.table import TOPIC_SETTINGS
+
+    return meant(name, TOPIC_SETTINGS, 1) or "`shmbroker config explain` lists them"
 
 
 def say(text: str) -> None:

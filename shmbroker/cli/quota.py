@@ -84,6 +84,7 @@ def list_quotas(cluster: Cluster, as_json: bool, **given: Any) -> None:
     """
     from shmbroker.client import admin
 
+    cluster.check_reachable()
     rows: list[dict[str, Any]] = [
         {
             "user": entity.get("user", ""),
@@ -142,6 +143,7 @@ def set_quotas(cluster: Cluster, values: tuple[str, ...], **given: Any) -> None:
             changes[key] = float(value)
         except ValueError:
             raise click.UsageError(f"{key} takes a number, not {value!r}.") from None
+    cluster.check_reachable()
     admin.alter_client_quotas(cluster.addresses(), entity, changes)
     say(f"{len(changes)} quota{'s' * (len(changes) != 1)} set")
 
@@ -160,6 +162,7 @@ def remove(cluster: Cluster, keys: tuple[str, ...], **given: Any) -> None:
     from shmbroker.client import admin
 
     entity = _named(given)
+    cluster.check_reachable()
     found = admin.client_quotas(cluster.addresses(), entity)
     theirs = next((values for told, values in found if told == dict(entity)), {})
     gone = {key: None for key in theirs if not keys or key in keys}

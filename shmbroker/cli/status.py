@@ -113,6 +113,10 @@ def _judged(cluster: Cluster, data: str | None) -> tuple[int, dict[str, Any]]:
         report = _seen_alone(seen, None if isinstance(fault, DeniedFault) else str(fault))
     except ImportError:
         if seen is None:
+            try:
+                cluster.check_reachable()
+            except NotReached as fault:
+                return EXIT_NOT_RUNNING, {"problems": [str(fault)]}
             raise
         report = _seen_alone(seen, None)
     if seen is not None:

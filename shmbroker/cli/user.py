@@ -212,7 +212,8 @@ def _password(user: str, password_file: str | None, password_env: str | None) ->
             with open(password_file, encoding="utf-8") as file:
                 password = file.read(PASSWORD_BYTES_MAX + 2).removesuffix("\n")
         except (OSError, UnicodeDecodeError) as fault:
-            raise CommandFault(f"{password_file} can't be read: {fault}") from None
+            reason = (fault.strerror if isinstance(fault, OSError) else None) or fault
+            raise CommandFault(f"{password_file} can't be read: {reason}") from None
         where = password_file
     elif sys.stdin.isatty():
         password = click.prompt(

@@ -96,7 +96,7 @@ class Guests:
         }
         self._room = room
         self.count_max = count_max
-        """So many are taken, as each is a descriptor that the log might need."""
+        """The most guests at once: each takes a descriptor that the log might need."""
         self.present: dict[Connection, tuple[int, Lent]] = {}
         """The guests: by whom each was lent, and as what."""
         self._marked: set[Connection] = set()

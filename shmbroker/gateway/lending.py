@@ -125,7 +125,7 @@ class Home(NamedTuple):
 
     kind: int
     number: int
-    """As in its Lent."""
+    """The number of its Lent."""
     session: tuple[Any, ...] | None
     """The fetch session of the connection."""
     left_bytes: int
@@ -139,7 +139,7 @@ class Ended(NamedTuple):
 
     kind: int
     number: int
-    """As in its Lent."""
+    """The number of its Lent."""
 
 
 class Away(NamedTuple):

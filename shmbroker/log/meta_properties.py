@@ -16,6 +16,8 @@ from shmbroker.settings.setting import INT_MAX
 FILE_NAME = "meta.properties"
 _FIX = "restore the file from a copy, or remove it to give the node a new identity"
 
+_FIX_RIGHTS = "run it as the directory's owner, or give it the rights"
+
 
 class MetaProperties:
     """node_id (int), cluster_id (text), directory_id (16 bytes)."""
@@ -63,7 +65,8 @@ def read_meta_properties(path: str) -> MetaProperties | None:
     try:
         text = read_file(path)
     except StorageFault as fault:
-        raise ConfigFault(f"{fault}; {_FIX}") from None
+        is_denied = isinstance(fault.__cause__, PermissionError)
+        raise ConfigFault(f"{fault}; {_FIX_RIGHTS if is_denied else _FIX}") from None
     if text is None:
         return None
     try:

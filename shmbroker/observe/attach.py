@@ -91,10 +91,14 @@ def running() -> list[Running]:
 
 def find(data_directory: str | None) -> int:
     """The pid of the supervisor that works on a directory; of the only one that runs, without.
-    Faults: NotRunning; ConfigFault if several run."""
+    Faults: NotRunning; NotAllowed; ConfigFault if several run."""
     if data_directory is not None:
         try:
             pid = int((Path(data_directory) / LOCK_FILE).read_text())
+        except PermissionError as fault:
+            raise NotAllowed(
+                f"{fault.filename} can't be read: look at it as the broker's user, or as root"
+            ) from fault
         except (OSError, ValueError):
             pid = 0
         if not pid or not _is_supervisor(pid):

@@ -19,6 +19,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import errno
 import grp
 import logging
 import os
@@ -183,9 +184,15 @@ def listen_on(host: str, port: int, backlog: int, flag: str) -> socket.socket:
         listening.listen(backlog)
     except OSError as fault:
         listening.close()
+        where = address_text(host, port)
+        if isinstance(fault, socket.gaierror) or fault.errno == errno.EADDRNOTAVAIL:
+            flag = "--host" if flag == "--port" else flag
+            raise ConfigFault(
+                f"Can't listen on {where}: {fault.strerror}; name an address of this host with "
+                f"{flag}."
+            ) from fault
         raise ConfigFault(
-            f"Can't listen on {address_text(host, port)}: {fault.strerror}; choose another port "
-            f"with {flag}."
+            f"Can't listen on {where}: {fault.strerror}; choose another port with {flag}."
         ) from fault
     return listening
 

@@ -204,7 +204,7 @@ class BrokerConfig:
             return
         setting = broker_setting(name)
         if setting is None:
-            raise ConfigFault(f"{name}{where} is no setting of a broker{_hint(name)}.")
+            raise ConfigFault(f"{name}{where} is no setting of a broker{setting_meant(name)}")
         try:
             self._values[name] = setting.parse(text)
         except ValueError as refusal:
@@ -292,11 +292,11 @@ class BrokerConfig:
     def _check_listeners(self) -> None:
         names = {one.name for one in self.listeners}
         if self["listeners"] is not None:
-            for other in ("shmbroker.host", "shmbroker.port"):
+            for other, flag in (("shmbroker.host", "--host"), ("shmbroker.port", "--port")):
                 if other in self.static:
                     raise ConfigFault(
                         f"listeners and {other} are both set: say in listeners where to listen, "
-                        f"and leave out {other}."
+                        f"and leave out {other} ({flag})."
                     )
         for setting in self.static:
             if setting.startswith(LISTENER_PREFIX):
@@ -308,14 +308,17 @@ class BrokerConfig:
                     )
 
 
-def _hint(name: str) -> str:
+def setting_meant(name: str) -> str:
+    """The end of a sentence that a name is no setting of a broker: which one was meant."""
     setting = TOPIC_SETTINGS.get(name)
     if setting is not None and setting.synonyms:
-        return f" but of a topic; for all topics it is called {setting.synonyms[0][0]}"
+        return f" but of a topic; for all topics it is called {setting.synonyms[0][0]}."
     import difflib  # 5 ms, and only ever for a typo
 
     close = difflib.get_close_matches(name, BROKER_SETTINGS, n=1)
-    return f"; did you mean {close[0]}?".removesuffix("?") if close else ""
+    if close:
+        return f"; did you mean {close[0]}?"
+    return "; `shmbroker config explain` lists them."
 
 
 _defaults = {

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.query import StreamingQuery
 
+NEEDS_PYSPARK = "this needs PySpark: pip install 'pyspark>=4.2' pyarrow"
 LOOK_S = 0.2
 """How often queries are looked at."""
 
@@ -89,6 +90,14 @@ def only_one(checkpoint: Path) -> Iterator[None]:
         yield
 
 
+def check_arrow() -> None:
+    """ConfigFault where pyarrow is not installed, which comes along with PySpark."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise ConfigFault(NEEDS_PYSPARK) from None
+
+
 @contextlib.contextmanager
 def session(
     master: str, name: str, log: Path, conf: dict[str, str]
@@ -97,7 +106,7 @@ def session(
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise ConfigFault("this needs PySpark: pip install 'pyspark>=4.2' pyarrow") from None
+        raise ConfigFault(NEEDS_PYSPARK) from None
     os.environ["JAVA_HOME"] = java_home()
     is_local = master.startswith("local")
     if is_local:

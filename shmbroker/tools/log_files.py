@@ -74,9 +74,8 @@ def kind_of(path: str) -> str | None:
 def files_below(path: str) -> Iterator[str]:
     """The file itself, or all of a known kind in a directory and below, in order; without what lies
     in the cache of a data directory, which is no log."""
+    check_readable(path)
     if not os.path.isdir(path):
-        if not os.path.exists(path):
-            raise StorageFault(f"there is no {path}")
         if kind_of(path) is None:
             raise StorageFault(
                 f"{path} is no file of a log directory, by its name: .log, .index, .timeindex, "
@@ -84,11 +83,27 @@ def files_below(path: str) -> Iterator[str]:
             )
         yield path
         return
-    for directory, directories, names in os.walk(path):
+    for directory, directories, names in os.walk(path, onerror=_refuse):
         directories[:] = sorted(set(directories) - {TIER_CACHE})
         for name in sorted(names):
             if kind_of(name):
                 yield os.path.join(directory, name)
+
+
+def check_readable(path: str) -> None:
+    """StorageFault where there is nothing, or where it can't be seen what there is."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        raise StorageFault(f"there is no {path}") from None
+    except OSError as error:
+        raise StorageFault(f"can't read {path}: {error.strerror}") from error
+
+
+def _refuse(error: OSError) -> None:
+    """A directory that can't be listed is no empty one; one that is gone meanwhile is."""
+    if not isinstance(error, FileNotFoundError):
+        raise StorageFault(f"can't read {error.filename}: {error.strerror}") from error
 
 
 def is_gone(path: str) -> bool:

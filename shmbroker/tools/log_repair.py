@@ -97,6 +97,7 @@ def repair(path: str, *, is_applied: bool) -> Iterator[Repair]:
     ConfigFault if a broker runs there, or `path` is none of the three.
     """
     path = os.path.abspath(path)
+    log_files.check_readable(path)
     if not os.path.isdir(path):
         raise ConfigFault(f"{path} is no directory of a broker, of a node or of a partition")
     if os.path.exists(os.path.join(path, "meta.properties")):

@@ -124,6 +124,12 @@ def test_command_says_in_one_sentence_what_it_lacks(bare_broker: Broker, words: 
     )
 
 
+def test_status_tells_that_no_broker_runs_before_what_it_lacks(bare: None) -> None:
+    done = run("status", "-b", "127.0.0.1:1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "cannot reach 127.0.0.1:1: connection refused" in done.stderr
+
+
 @pytest.mark.parametrize(
     "words", ["--version", "--help", "produce --help", "serve --help", "log verify {data}"]
 )

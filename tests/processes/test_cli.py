@@ -497,6 +497,8 @@ def test_settings_of_brokers(shell: Shell, name: str) -> None:
     assert "log.retention.ms" not in found
     shell.run("config", "set", "broker", name, "--set", "log.cleaner.io.buffer.size=600000")
     assert shell.errors.startswith("shmbroker: log.cleaner.io.buffer.size has no effect here: ")
+    shell.run("config", "set", "broker", name, "log.retention.m=1")
+    assert "log.retention.m changes nothing: it is no setting of a broker; did" in shell.errors
     shell.run("config", "get", "broker", "7", status=1)
     assert "there is no broker 7, only 1" in shell.errors
 

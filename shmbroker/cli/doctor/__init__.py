@@ -9,7 +9,8 @@ bundle    all of it in one file, for a bug report
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -66,11 +67,24 @@ def command() -> None:
 
 _all_option = click.option("--all", "shows_all", is_flag=True, help="Show what is well, too.")
 _strict_option = click.option("--strict", is_flag=True, help="End with 1 for a warning, too.")
-_directory_argument = click.argument("path", metavar="[DIR]", required=False)
+
+
+def _directory_options(of: Callable[..., Any]) -> Callable[..., Any]:
+    """DIR, or --data DIR as `serve`, `status` and `top` take it."""
+
+    @click.argument("path", metavar="[DIR]", required=False)
+    @click.option("--data", metavar="DIR", help="The same as DIR alone.")
+    @functools.wraps(of)
+    def with_directory(path: str | None, data: str | None, **rest: Any) -> Any:
+        if path is not None and data is not None:
+            raise click.UsageError("Name the directory once: DIR or --data DIR.")
+        return of(path=path or data, **rest)
+
+    return with_directory
 
 
 @command.command(DEFAULT)
-@_directory_argument
+@_directory_options
 @_all_option
 @_strict_option
 @json_option
@@ -100,7 +114,7 @@ def check(cluster: Cluster, path: str | None, shows_all: bool, strict: bool, as_
 
 
 @command.command()
-@_directory_argument
+@_directory_options
 @click.option("-o", "--output", metavar="FILE", help="Write it there.  [default: named by date]")
 @click.option("--config", metavar="FILE", help="Add this file of settings, without its secrets.")
 @click.option("--log", metavar="FILE", help="Add the end of this log of a broker.")
@@ -180,4 +194,4 @@ def _print(found: Sequence[Finding], shows_all: bool) -> None:
                     click.echo(f"{'':<8} fix: {each.result.fix}")
     counts = _report(found)["counts"]
     told = ", ".join(f"{count} {level}" for level, count in counts.items() if count)
-    click.echo(f"{len(found)} checks: {told}")
+    click.echo(f"{len(found)} checks: {told}{'' if shows_all else '; --all shows each'}")

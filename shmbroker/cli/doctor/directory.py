@@ -50,7 +50,8 @@ def writable(facts: Facts) -> Result:
     if not found.is_writable:
         return fault(
             f"user {found.user} may not write in {found.path}",
-            f"chown -R {found.user} {found.path}, or run as its owner ({found.owner})",
+            f"run as its owner ({found.owner}); or, while no broker runs there, "
+            f"chown -R {found.user} {found.path}",
         )
     return ok("writable")
 
@@ -165,7 +166,8 @@ def disks(facts: Facts) -> Result:
 def identity(facts: Facts) -> Result:
     for node in _nodes(facts):
         if node.fault:
-            return fault(node.fault, "restore the file from a copy")
+            saw, _, fix = node.fault.partition("; ")
+            return fault(saw, fix or "restore the file from a copy")
     ids = [node.node_id for node in _nodes(facts) if node.node_id is not None]
     if len(ids) != len(set(ids)):
         return fault(
@@ -326,7 +328,7 @@ def features(facts: Facts) -> Result:
     for node in _nodes(facts):
         for name, level in node.features.items():
             if name not in served:
-                if level:
+                if level and not node.is_ours:
                     return note(
                         f"{name} is {level}, and what it stands for is not served",
                         "nothing, if nobody uses it: the level is kept",

@@ -117,7 +117,7 @@ def well() -> Facts:
             kind="ext4",
             options=["rw"],
             is_ours=True,
-            features={"metadata.version": 29, "group.version": 0, "share.version": 0},
+            features={"metadata.version": 29, "group.version": 0, "share.version": 1},
             log_directories=1,
             topics=["t", "__transaction_state", "__share_group_state"],
         )
@@ -298,6 +298,7 @@ SAYS: list[tuple[str, str, Change, str]] = [
     ("directory/inodes", WARNING, node(inodes_free_share=0.01), "1%"),
     ("directory/disks", NOTE, node(device=2), "2 log directories on 1"),
     ("directory/identity", FAULT, node(fault="meta.properties: no"), "meta.properties: no"),
+    ("directory/identity", FAULT, node(fault="can't read it; run it as root"), "can't read it"),
     ("directory/identity", FAULT, node(node_id=2, is_ours=False), "two directories are of one"),
     ("directory/identity", FAULT, node(node_id=None), "no meta.properties"),
     ("directory/one-cluster", FAULT, node(cluster_id="d"), "2 clusters (c, d)"),
@@ -319,7 +320,12 @@ SAYS: list[tuple[str, str, Change, str]] = [
         node(features={"metadata.version": 3}),
         "metadata.version is 3",
     ),
-    ("comes along/features", NOTE, node(features={"share.version": 1}), "share.version is 1"),
+    (
+        "comes along/features",
+        NOTE,
+        node(features={"share.version": 1}, is_ours=False),
+        "share.version is 1",
+    ),
     (
         "comes along/security",
         WARNING,

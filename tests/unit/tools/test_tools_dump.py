@@ -258,6 +258,8 @@ def test_names_say_what_files_are(tmp_path: Path) -> None:
         assert log_files.kind_of(f"/x/{name}") == kind
     with pytest.raises(StorageFault, match="there is no"):
         list(log_files.files_below(str(tmp_path / "gone")))
+    with pytest.raises(StorageFault, match=r"can't read .*: Not a directory"):
+        list(log_files.files_below(put(tmp_path, "plain", b"") + "/below"))
     with pytest.raises(StorageFault, match="by its name"):
         list(log_files.files_below(put(tmp_path, "notes.txt", b"")))
 

@@ -1,0 +1,159 @@
+"""What is asked in the wrong way or place, and the sentence that says how to do it right."""
+
+import builtins
+import errno
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from shmbroker.cli.commands import main
+from shmbroker.cli.outcome import sentence
+from shmbroker.errors import ConfigFault, StorageFault
+from shmbroker.log import checkpoints
+from shmbroker.log.meta_properties import read_meta_properties
+from shmbroker.observe import attach
+from shmbroker.processes.held_directory import HeldDirectory
+from shmbroker.processes.listening import listen_on
+from shmbroker.settings.broker_config import BrokerConfig
+from shmbroker.testing.broker import free_ports
+from shmbroker.tools import log_files, log_repair
+
+
+def refused(*words: str, status: int = 1) -> str:
+    """The sentence of a command that fails."""
+    ran = CliRunner().invoke(main, words, prog_name="shmbroker")
+    assert ran.exit_code == status, ran.output
+    return ran.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["quota", "list"],
+        ["quota", "set", "--default-user", "producer_byte_rate=1"],
+        ["quota", "remove", "--user", "a"],
+    ],
+    ids=" ".join,
+)
+def test_quota_says_where_no_broker_is(words: list[str]) -> None:
+    address = f"127.0.0.1:{free_ports(1)}"
+    said = refused(*words, "-b", address)
+    assert f"cannot reach {address}: connection refused; is a broker running there?" in said
+
+
+def test_empty_server_is_not_taken_for_the_default() -> None:
+    said = refused("topic", "delete", "t", "-b", "", status=2)
+    assert "--bootstrap-server is empty: it takes HOST:PORT" in said
+
+
+def test_ingest_without_pyarrow_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name == "pyarrow":
+            raise ModuleNotFoundError("No module named 'pyarrow'", name=name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert "this needs PySpark: pip install" in refused("ingest", "t", "--to", "x")
+
+
+def test_password_file_that_is_not_there_is_named_once(tmp_path: Path) -> None:
+    file = str(tmp_path / "password")
+    said = refused("user", "add", "a", "--password-file", file, "-b", "127.0.0.1:1")
+    assert said.count(file) <= 1
+    assert "Errno" not in said
+
+
+class Refusal:
+    """A client library's error."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def str(self) -> str:
+        return self._text
+
+    def name(self) -> str:
+        return "INVALID_CONFIG"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("retention.sm", "did you mean retention.ms?"),
+        ("foo", "`shmbroker config explain` lists them"),
+    ],
+)
+def test_unknown_setting_of_a_topic_says_what_there_is(name: str, hint: str) -> None:
+    said = sentence(Refusal(f"Unknown topic config name: {name}"))
+    assert said == f"Unknown topic config name: {name} (INVALID_CONFIG); {hint}"
+
+
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [
+        ("log.retention.hour", "; did you mean log.retention.hours?"),
+        ("foo", "; `shmbroker config explain` lists them."),
+        ("retention.ms", " but of a topic; for all topics it is called log.retention.ms."),
+    ],
+)
+def test_unknown_setting_of_a_broker_says_what_there_is(name: str, end: str) -> None:
+    with pytest.raises(ConfigFault, match=re.escape(f"is no setting of a broker{end}") + "$"):
+        BrokerConfig.load(None, [f"{name}=1"])
+
+
+def test_address_of_another_host_is_not_mended_by_another_port() -> None:
+    with pytest.raises(ConfigFault, match="name an address of this host with --host"):
+        listen_on("192.0.2.1", 0, 1, "--port")
+    with pytest.raises(ConfigFault, match="name an address of this host with --console"):
+        listen_on("192.0.2.1", 0, 1, "--console")
+
+
+def test_data_directory_that_is_a_file_is_said_to_be_one(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for path in (file, file / "below"):
+        with pytest.raises(ConfigFault, match="can't be used: it is no directory; name another"):
+            HeldDirectory(BrokerConfig(), path).prepare()
+
+
+DENIED = r"can't read .*: Permission denied"
+
+
+def deny(*_rest: object) -> Any:
+    raise PermissionError(errno.EACCES, "Permission denied", "/x")
+
+
+def test_what_may_not_be_read_is_not_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(log_files.os, "stat", deny)
+        for files in (log_files.files_below("/x"), log_repair.repair("/x", is_applied=True)):
+            with pytest.raises(StorageFault, match=DENIED):
+                list(files)
+    with monkeypatch.context() as patch:
+        patch.setattr(log_files.os, "scandir", deny)
+        with pytest.raises(StorageFault, match=DENIED):
+            list(log_files.files_below(str(tmp_path)))
+
+
+def test_family_of_another_user_is_not_said_to_be_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attach.Path, "read_text", deny)
+    with pytest.raises(attach.NotAllowed, match="look at it as the broker's user"):
+        attach.find(str(tmp_path))
+
+
+def test_identity_that_may_not_be_read_is_not_to_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "_read", deny)
+    with pytest.raises(ConfigFault, match="run it as the directory's owner") as refusal:
+        read_meta_properties(str(tmp_path / "meta.properties"))
+    assert "remove" not in str(refusal.value)
