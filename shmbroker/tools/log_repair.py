@@ -123,16 +123,21 @@ def repair(path: str, *, is_applied: bool) -> Iterator[Repair]:
 def _locked(node: str) -> Iterator[None]:
     """Hold the locks that a broker takes; ConfigFault if one runs."""
     with contextlib.ExitStack() as stack:
-        for path, take in (
-            (os.path.join(os.path.dirname(node), SUPERVISOR_LOCK), fcntl.flock),
-            (os.path.join(node, LOCK), fcntl.lockf),
+        for path, flags, take in (
+            (os.path.join(os.path.dirname(node), SUPERVISOR_LOCK), os.O_RDWR, fcntl.flock),
+            (os.path.join(node, LOCK), os.O_RDWR, fcntl.lockf),
+            (node, os.O_RDONLY, fcntl.flock),
         ):
             if os.path.exists(path):
-                file = stack.enter_context(open(path, "r+b"))
+                fd = os.open(path, flags | os.O_CLOEXEC)
+                stack.callback(os.close, fd)
                 try:
-                    take(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    take(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     raise ConfigFault(f"a broker runs on {node}: stop it first") from None
+                except OSError:
+                    if path != node:  # A network file system may lock no directories.
+                        raise
         yield
 
 

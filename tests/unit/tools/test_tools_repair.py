@@ -196,3 +196,13 @@ def test_running_broker_is_left_alone(node: Path) -> None:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(ConfigFault, match="stop it first"):
             list(repair(str(node), is_applied=True))
+
+
+def test_log_directory_of_a_family_elsewhere_is_left_alone(node: Path) -> None:
+    held = os.open(node, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(ConfigFault, match="stop it first"):
+            list(repair(str(node / "t-0"), is_applied=True))
+    finally:
+        os.close(held)
