@@ -172,6 +172,11 @@ class BrokerConfig:
     def idle_complaints(self) -> list[str]:
         """Sentences about settings that were set and change nothing."""
         complaints = [idle_complaint(name, text) for name, text in self.static.items()]
+        if self["shmbroker.console.writes"] and self["shmbroker.console"] is None:
+            complaints.append(
+                "shmbroker.console.writes (--console-writes) has no effect here: there is no "
+                "console without shmbroker.console (--console HOST:PORT)."
+            )
         if self._left_out:
             complaints.append(left_out_complaint(self._left_out))
         return [complaint for complaint in complaints if complaint is not None]

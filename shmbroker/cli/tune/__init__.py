@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from shmbroker.cli.client import json_option
-from shmbroker.cli.outcome import CommandFault
+from shmbroker.cli.outcome import CommandFault, say
 from shmbroker.cli.output import print_json, print_table
 from shmbroker.cli.run_broker import default_data_directory
 from shmbroker.cli.tune.advice import Advice, advise, notes
@@ -78,7 +78,13 @@ def command(
     from shmbroker.cli.tune.measuring import measure
 
     where = data or config["shmbroker.data"] or default_data_directory()
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
     facts = measure(_existing(Path(where)), config, seconds, _say if not as_json else _quiet)
+    if load > cores / 2 and not as_json:
+        say(
+            f"the load was {load:.1f} on {cores} cores before: what was measured may be chance; "
+            "run it again when nothing else does much"
+        )
     rows = advise(facts)
     chosen = {each.name: each.advised for each in rows if each.is_setting}
     backup = None

@@ -283,6 +283,14 @@ def test_apply_writes_settings_but_no_commands(tuned):
     assert config.read_text() == "# ours\nshmbroker.network.workers=4\n"
 
 
+@pytest.mark.parametrize(("load", "is_told"), [(0.4, False), (3.0, True)])
+def test_busy_host_is_told_that_its_figures_may_be_chance(tuned, monkeypatch, load, is_told):
+    monkeypatch.setattr("os.getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    told, _ = tuned()
+    assert ("the load was 3.0 on 2 cores before" in told.stderr) == is_told
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

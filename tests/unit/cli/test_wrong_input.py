@@ -157,3 +157,11 @@ def test_identity_that_may_not_be_read_is_not_to_be_removed(
     with pytest.raises(ConfigFault, match="run it as the directory's owner") as refusal:
         read_meta_properties(str(tmp_path / "meta.properties"))
     assert "remove" not in str(refusal.value)
+
+
+def test_writes_of_a_console_that_is_not_there_are_told() -> None:
+    writes = ("--console-writes", "shmbroker.console.writes", "true")
+    (told,) = BrokerConfig.load(None, [], [writes]).idle_complaints()
+    assert "(--console-writes) has no effect here" in told
+    shown = ("--console", "shmbroker.console", "127.0.0.1:0")
+    assert BrokerConfig.load(None, [], [writes, shown]).idle_complaints() == []
