@@ -4,6 +4,8 @@
    there, with another one, or nobody's          `-stray`: renamed, and left alone
    there, of a partition that was moved away     the same
    not there, and known to have been             its loss is named, and it is made again
+   the same, and there is one of its name that
+   was deleted                                   it is made
    not there                                     it is made
    its partition was deleted                     `-delete`: renamed, and removed later
 
@@ -11,7 +13,8 @@ Rules of this file:
 * A directory belongs to the topic id in its `partition.metadata`.
 * What was here and is gone is named before anything else takes its place: a directory that
   checkpoints know, or the positions of the worker before. What checkpoints know of a deleted topic
-  says nothing about one that has its name now.
+  says nothing about one that has its name now: a worker that dies after a deletion and before its
+  next checkpoint leaves a `-delete` directory, which stays until the checkpoints know (`Removals`).
 * A directory that has to go and that the disk does not let be renamed is tried again (`refused`).
   Until then nothing is opened under its name: it might take the other's place under that name.
 """
@@ -36,6 +39,7 @@ from shmbroker.log.file_names import (
     marked_directory,
     parse_partition_directory,
     partition_directory,
+    unmarked,
 )
 from shmbroker.log.partition_metadata import (
     mark_directory,
@@ -92,6 +96,10 @@ class PartitionDirectories:
         """Keys of the partitions whose directories were here, by the checkpoints or the process
         before, and had to be made again."""
         self._count = count
+        self._deleted = {
+            unmarked(name) for name in os.listdir(log_directory.path) if mark_of(name) == DELETE
+        }
+        """What the directories were called that processes before this one deleted and left."""
 
     def find(self, topic: TopicImage, index: int, trusted: Position | None) -> str | None:
         """Find a partition's directory, with the right topic id in it; None if it is to be made.
@@ -100,6 +108,8 @@ class PartitionDirectories:
             self.rename_refused((topic.name, index))
         path = self._path_of(topic.name, index)
         if not os.path.isdir(path):
+            if trusted is None and self._was_deleted((topic.name, index)):
+                self.log_directory.forget((topic.name, index))
             self._name_loss(path, (topic.name, index), trusted)
             return None
         found = self._identity_of(path, (topic.name, index), topic.topic_id)
@@ -113,6 +123,11 @@ class PartitionDirectories:
         if not found:
             self._count("partitions_lost")
         return None
+
+    def _was_deleted(self, name: tuple[str, int]) -> bool:
+        """Whether a process before this one deleted a partition of that name, and has not made
+        another one since: there is no directory."""
+        return unmarked(marked_directory(*name, DELETE, "0" * 32)) in self._deleted
 
     def make(self, topic: TopicImage, index: int, trusted: Position | None) -> str:
         """Make the one that `find` has not found."""
@@ -272,7 +287,8 @@ class PartitionDirectories:
         for log in self.log_directory.named():
             owner = by_name.get(log[0])
             if owner is None or (
-                self._is_elsewhere(owner, log) and not os.path.lexists(self._path_of(*log))
+                (self._is_elsewhere(owner, log) or self._was_deleted(log))
+                and not os.path.lexists(self._path_of(*log))
             ):
                 self.log_directory.forget(log)
         with suppress(StorageFault):  # The next checkpoint says it, too.

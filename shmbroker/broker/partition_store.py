@@ -101,7 +101,9 @@ class PartitionStore:
         """A log start offset is not durable yet: the next round of upkeep sees to it."""
         self.on_readable = on_readable
         self.count = count
-        self.removals = Removals(log_directory.descriptors, self.dropped_file_ids, steady_ms)
+        self.removals = Removals(
+            log_directory.descriptors, self.dropped_file_ids, steady_ms, log_directory.write_gone
+        )
         self.swaps = Swaps(self)
         self.directories = PartitionDirectories(log_directory, count, self.removals.remove_later)
 
@@ -111,12 +113,15 @@ class PartitionStore:
         """The partition with its log, made if there is none."""
         if self.is_fenced:
             raise StorageFault(f"{self.log_directory.path} is offline")
-        known = self._look_up(topic, index)
-        directory = self.directories.find(topic, index, known.trusted)
+        key = partition_key(topic.topic_id, index)
+        slot = self.positions.find(key)
+        trusted = None if slot is None or not self.is_successor else self.positions.load(slot)
+        directory = self.directories.find(topic, index, trusted)
+        known = self._look_up(topic, index, trusted)  # `find` knows what is of another topic
         is_new = directory is None
         if directory is None:
             self._checkpoint_soon()  # which tells a loss from what never was durable
-            directory = self.directories.make(topic, index, known.trusted)
+            directory = self.directories.make(topic, index, trusted)
         try:
             log = self._open_log(directory, known, config, is_new, now_ms)
         except CorruptFault as fault:
@@ -138,17 +143,16 @@ class PartitionStore:
         self.partitions[known.key] = partition
         return partition
 
-    def _look_up(self, topic: TopicImage, index: int) -> LastKnown:
+    def _look_up(
+        self, topic: TopicImage, index: int, trusted: tuple[int, int, int] | None
+    ) -> LastKnown:
         """What is known of a partition. It gets a slot, if there is room."""
         key = partition_key(topic.topic_id, index)
         name = (topic.name, index)
         slot = self.positions.find(key)
         known_end = self._known_end(name, key)
-        trusted = None
         if slot is None:
             slot = self.positions.allocate(key)
-        elif self.is_successor:
-            trusted = self.positions.load(slot)
         return LastKnown(
             key,
             name,
@@ -156,9 +160,7 @@ class PartitionStore:
             None if slot is None else PositionSlot(self.positions, slot),
             trusted,
             known_end,
-            max(
-                self.log_directory.high_watermarks.get(name, 0), self.positions.high_watermark(key)
-            ),
+            max(self.log_directory.high_watermark(name), self.positions.high_watermark(key)),
             len(topic.partitions[index].replicas) == 1,
         )
 

@@ -9,6 +9,8 @@ Rules of this file:
 * Little in one round: it is done between the turns of the broker.
 * What the disk refuses to remove is tried again.
 * A start finds by their names what a stop has left, and removes it.
+* A directory goes only when no checkpoint knows its log any more: without it, one that is made
+  again under its name and is not there would look lost (`PartitionDirectories`).
 * All times are steady milliseconds: a wall clock that is set back would keep the files.
 """
 
@@ -50,8 +52,11 @@ class Removals:
         descriptors: Descriptors,
         dropped_file_ids: list[int],
         steady_ms: Callable[[], int],
+        write_gone: Callable[[], None],
     ) -> None:
+        """write_gone: has the checkpoints say nothing of logs that are gone."""
         self.segments_deleted = 0
+        self._write_gone = write_gone
         self._steady_ms = steady_ms
         self._descriptors = descriptors
         self._dropped_file_ids = dropped_file_ids
@@ -92,9 +97,13 @@ class Removals:
             if not (self._to_remove and self._to_remove[0][0] <= steady_ms):
                 break
             _, path = heapq.heappop(self._to_remove)
-            if not attempt(remove_deleted, path):
+            if not attempt(self._remove, path):
                 heapq.heappush(self._to_remove, (steady_ms + AGAIN_MS, path))
         self._unlink_due(steady_ms, attempt)
+
+    def _remove(self, path: str) -> None:
+        self._write_gone()
+        remove_deleted(path)
 
     def _unlink_due(self, steady_ms: int, attempt: Callable[..., bool]) -> None:
         """Unlink what is due, not too much in one round: the kernel takes some ten milliseconds for
@@ -122,6 +131,6 @@ class Removals:
         for _, path in self._to_remove:
             if monotonic() < deadline:
                 try:
-                    remove_deleted(path)
+                    self._remove(path)
                 except StorageFault as fault:
                     logger.error("%s; the next start does", fault, extra=logs.seldom("is left"))

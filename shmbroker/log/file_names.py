@@ -87,6 +87,12 @@ def marked_directory(topic: str, partition: int, mark: str, unique_hex: str) -> 
     return topic[: _DIRECTORY_NAME_MAX - len(suffix)] + suffix
 
 
+def unmarked(name: str) -> str:
+    """What a directory was called before it was renamed away, but for the end of a topic's name
+    that was too long."""
+    return name.rpartition(".")[0]
+
+
 def mark_of(name: str) -> str | None:
     """DELETE or STRAY for a directory that was renamed away, FUTURE for a copy, else None."""
     match = _MARKED.fullmatch(name)

@@ -245,6 +245,10 @@ class LogDirectory:
         }
         return {meaning: offset for meaning, offset in told.items() if offset}
 
+    def high_watermark(self, log: tuple[str, int]) -> int:
+        """The high watermark that the checkpoint says; 0 of one that was deleted."""
+        return 0 if log in self._gone else self.high_watermarks.get(log, 0)
+
     def knows(self, log: tuple[str, int]) -> bool:
         """Whether a checkpoint names a log; not one that was deleted."""
         named = (self.recovery_points, self.high_watermarks, self.log_start_offsets)
@@ -329,6 +333,8 @@ class LogDirectory:
     def write_gone(self) -> None:
         """Write now that nothing is known of logs that are gone. A process that is killed before
         the next checkpoint would let its successor take them for lost."""
+        if not self._gone:
+            return
         for name, offsets in (
             (RECOVERY_POINT, self.recovery_points),
             (LOG_START_OFFSET, self.log_start_offsets),
