@@ -288,7 +288,8 @@ class LogDirectory:
         told = []
         for topic, partition, log in logs:
             name = topic, partition
-            start = min(log.log_start_offset, log.recovery_point)
+            # One that is stored was on the disk then, though its recovery point may be lost.
+            start = min(log.log_start_offset, max(log.recovery_point, offsets.get(name, 0)))
             if start > log.segments[0].base_offset or log.config.is_tiered:
                 offsets[name] = start
             elif offsets.pop(name, None) is not None or log.is_start_raised:

@@ -257,3 +257,20 @@ def test_records_without_timestamps_age_by_their_file(path):
     assert retain(log, 4, written) == 0
     assert retain(log, 4, written + 10_000_000) >= 1
     log.close(clean=False)
+
+
+def test_the_start_of_a_log_survives_two_kills_with_a_checkpoint_between(path):
+    """The second process has not flushed what the first had: its recovery point is behind."""
+    directory = LogDirectory.open(path, 1, "c")
+    log = log_in(path, batches=3)
+    delete_records(log, 2, 3)
+    log.flush()
+    directory.checkpoint_log_starts([("t", 0, log)])  # The recovery point is only in memory.
+    directory.close()
+    for _ in range(2):
+        directory = LogDirectory.open(path, 1, "c")
+        start = directory.log_start_offsets.get(("t", 0), 0)
+        log = log_in(path, clean=False, recovery_point=0, log_start_offset=start)
+        assert log.log_start_offset == 2
+        directory.checkpoint([("t", 0, log)])
+        directory.close()
