@@ -2,12 +2,14 @@
 
 Rules of this file:
 * Answers about groups and transactions are held until the in-sync replicas have what the log held
-  when they were given (`groups.held_answers`).
+  when they were given (`groups.held_answers`). One that is given in steps is refused if its
+  coordinator is another one before the last.
 * Offset commits and fetches whose bytes came before go past their modules (`known_requests`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import partial
 
 from shmbroker.apis import table
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
     from shmbroker.apis.contexts import BrokerApi
     from shmbroker.broker.broker import Broker
+    from shmbroker.groups.coordinator import GroupCoordinator
+    from shmbroker.groups.transactions.coordinator import TransactionCoordinator
     from shmbroker.ipc.operation_adapter import Call, Handler, Steps
 
 
@@ -38,16 +42,20 @@ def serve_apis(broker: Broker) -> None:
 
 def handler_of(broker: Broker, module: BrokerApi) -> Handler:
     """What answers one API; of a coordinator's, with what holds the answer and for which names."""
+    coordinator: GroupCoordinator | TransactionCoordinator
     if module.API_KEY in table.GROUPS_OF:
-        hold, names_of = broker.groups.hold, table.GROUPS_OF[module.API_KEY]
+        coordinator, names_of = broker.groups, table.GROUPS_OF[module.API_KEY]
     elif module.API_KEY in table.TRANSACTIONS_OF:
-        hold, names_of = broker.transactions.hold, table.TRANSACTIONS_OF[module.API_KEY]
+        coordinator, names_of = broker.transactions, table.TRANSACTIONS_OF[module.API_KEY]
     else:
         return partial(module.answer, broker)
 
     def handle(call: Call, body: dict[str, Any]) -> dict[str, Any] | Steps | None:
-        call.hold = hold
+        call.hold = coordinator.hold
         call.hold_names = names_of(body)
-        return module.answer(broker, call, body)
+        answer = module.answer(broker, call, body)
+        if isinstance(answer, Generator):
+            return coordinator.while_here(call.hold_names, answer)
+        return answer
 
     return handle

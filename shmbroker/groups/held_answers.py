@@ -5,7 +5,8 @@ replicas lack some of that, a leader that takes over may lack it too: an offset 
 told would go back. So an answer waits until they have what the log held when it was given.
 
 * They leave in the order in which they came, for each partition.
-* When the partition gets another leader, each goes out as an error that clients retry.
+* When the partition gets another leader, each goes out as an error that clients retry; and so does
+  one that was still being made, in steps.
 """
 
 from __future__ import annotations
@@ -66,9 +67,14 @@ class HeldAnswers(OffsetWaits[_Held]):
     def fail(self, partition: Partition, error_code: int) -> None:
         """Refuse what waits for a partition that has another leader: it may never be true."""
         for held in self.take(partition):
-            held.body["error_code"] = error_code  # a good answer may have none
-            _set_errors(held.body, error_code)
+            refuse(held.body, error_code)
             held.call.reply(held.body)
+
+
+def refuse(body: dict[str, Any], error_code: int) -> None:
+    """Let an answer say nothing but an error."""
+    body["error_code"] = error_code  # a good answer may have none
+    _set_errors(body, error_code)
 
 
 def _set_errors(body: Any, error_code: int) -> None:

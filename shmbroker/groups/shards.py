@@ -19,13 +19,13 @@ from typing import Generic, TypeVar
 
 from shmbroker.errors import Fault, StorageFault
 from shmbroker.groups.group_partition import group_partition
-from shmbroker.groups.held_answers import HeldAnswers
+from shmbroker.groups.held_answers import HeldAnswers, refuse
 from shmbroker.purgatory import NEVER_MS
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from typing import Any
 
     from shmbroker.groups.caller import HeldCaller
@@ -128,22 +128,36 @@ class Sharded(Generic[AnyShard]):
         grant: tuple[int, int] | None,
     ) -> bool:
         """Keep an answer about these ids (None: about all) while what it says may be lost."""
-        shards: Iterable[AnyShard | None]
-        if names is None:
-            shards = self.shards.values()
-        elif not self.shards:
-            return False
-        else:
-            count = self.partition_count
-            shards = [self.shards.get(group_partition(name, count)) for name in names]
         needs = []
-        for shard in shards:
-            if shard is not None:
-                partition = shard.partition
-                end_offset = partition.log.log_end_offset
-                if partition.high_watermark < end_offset:
-                    needs.append((partition, end_offset))
+        for shard in self._shards_of(names):
+            partition = shard.partition
+            end_offset = partition.log.log_end_offset
+            if partition.high_watermark < end_offset:
+                needs.append((partition, end_offset))
         return bool(needs) and self.held.hold(needs, call, body, grant)
+
+    def _shards_of(self, names: list[str] | None) -> list[AnyShard]:
+        """The shards here of these ids (None: all)."""
+        if names is None:
+            return list(self.shards.values())
+        if not self.shards:
+            return []
+        count = self.partition_count
+        found = [self.shards.get(group_partition(name, count)) for name in names]
+        return [shard for shard in found if shard is not None]
+
+    def while_here(
+        self, names: list[str] | None, steps: Generator[None, None, dict[str, Any] | None]
+    ) -> Generator[None, None, dict[str, Any] | None]:
+        """Take the steps of an answer about these ids. If one of their partitions got another
+        leader between two of them, what was said before may be lost: all of it is refused."""
+        shards = self._shards_of(names)
+        body = yield from steps
+        if body is not None and any(
+            self.shards.get(shard.partition.partition) is not shard for shard in shards
+        ):
+            refuse(body, error_codes.NOT_COORDINATOR)
+        return body
 
     def close(self) -> None:
         """The broker stops: who waits is sent to look for another coordinator."""

@@ -1,10 +1,17 @@
 """Answers that wait until in-sync replicas have what they tell."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from shmbroker.apis.broker import offset_commit
+from shmbroker.broker.execution import handler_of
 from shmbroker.groups.held_answers import HeldAnswers
+from shmbroker.groups.shards import BaseShard, Sharded
 from shmbroker.wire.error_codes import NOT_COORDINATOR
+from tests.support.steps import finish
 
 
 class Partition:
@@ -74,3 +81,66 @@ def test_another_leader_has_every_error_in_an_answer_set() -> None:
     ]
     asked.held.release(known)
     assert len(asked.left) == 1
+
+
+class Shards(Sharded[BaseShard]):
+    """A coordinator of one partition, whose log is empty."""
+
+    WHAT = "names"
+
+    def __init__(self) -> None:
+        super().__init__()
+        log = SimpleNamespace(log_start_offset=0, log_end_offset=0)
+        self.partition: Any = SimpleNamespace(
+            topic="t", partition=0, log=log, is_leader=True, high_watermark=0
+        )
+        self.on_partition(self.partition, 1)
+
+    def _new_shard(self, partition: Any) -> BaseShard:
+        return BaseShard(partition)
+
+    def _load(self, shard: BaseShard) -> Iterator[None]:
+        shard.is_active = True
+        return iter(())
+
+    def _on_shard_gone(self, shard: BaseShard) -> None:
+        pass
+
+    def lose(self) -> None:
+        self.partition.is_leader = False
+        self.on_partition(self.partition, 1)
+
+    def lead_again(self) -> None:
+        self.lose()
+        self.partition.is_leader = True
+        self.on_partition(self.partition, 1)
+
+    def stay(self) -> None:
+        self.on_partition(self.partition, 1)
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [(Shards.stay, 0), (Shards.lose, NOT_COORDINATOR), (Shards.lead_again, NOT_COORDINATOR)],
+)
+def test_another_leader_between_the_steps_of_an_answer_has_all_of_it_refused(
+    monkeypatch: pytest.MonkeyPatch, what: Any, error: int
+) -> None:
+    """What the first step has stored may be lost with the leader that it was."""
+    shards = Shards()
+    broker: Any = SimpleNamespace(groups=shards)
+
+    def answer(*_: Any) -> Iterator[None]:
+        rows = [{"partition_index": 0, "error_code": 0}]
+        yield
+        what(shards)
+        return {"topics": [{"name": "t", "partitions": rows}]}
+
+    monkeypatch.setattr(offset_commit, "answer", answer)
+    module: Any = offset_commit
+    steps: Any = handler_of(broker, module)(
+        SimpleNamespace(),  # type: ignore[arg-type]
+        {"group_id": "g"},
+    )
+    body = finish(steps)
+    assert body["topics"][0]["partitions"] == [{"partition_index": 0, "error_code": error}]
