@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shmbroker.log.checkpoints import LOG_START_OFFSET, read_offsets
+from shmbroker.log.checkpoints import HIGH_WATERMARK, LOG_START_OFFSET, read_offsets
 from shmbroker.log.raised_start import RAISED_START
 from shmbroker.testing.broker import Broker
 from tests.processes.test_kill_under_load import wait_for_successors
@@ -111,6 +111,31 @@ def test_the_start_survives_a_kill_of_all_processes_right_after_the_answer(
             broker.start()
             with RawClient(broker.address) as client:
                 assert start_of(client) == start
+
+
+def is_checkpointed(broker: Broker, topic: str) -> bool:
+    """Whether a whole checkpoint was written since this topic is there."""
+    return (topic, 0) in read_offsets(str(broker.data / "node-1" / HIGH_WATERMARK))
+
+
+def test_the_start_survives_two_kills_of_all_processes_with_a_checkpoint_between(
+    tmp_path: Path,
+) -> None:
+    with Broker(data=tmp_path) as broker:
+        with RawClient(broker.address) as client:
+            client.create_topic(TOPIC)
+            for _ in range(3):
+                client.produce(TOPIC, batch_now(*[b"v"] * 10))
+            assert delete(client, 15)["low_watermark"] == 15
+        wait_until(lambda: is_stored(broker, 15), "the checkpoint of log starts")
+        for another in ("first", "second"):
+            broker.kill()
+            broker.start()
+            with RawClient(broker.address) as client:
+                assert start_of(client) == 15
+                client.create_topic(another)
+            wait_until(partial(is_checkpointed, broker, another), "a checkpoint")
+            assert is_stored(broker, 15)
 
 
 def test_no_replica_has_the_records_when_the_leader_dies_right_after_the_answer() -> None:
