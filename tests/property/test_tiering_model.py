@@ -425,6 +425,21 @@ def test_a_copy_without_a_manifest_is_named_and_never_skipped(
     assert data
 
 
+def test_a_list_from_before_a_copy_does_not_take_it_back(tiered_world):
+    world = tiered_world
+    world.append(2)
+    world.roll(0)
+    world.tick(0)
+    world.tiering.on_partition(world.partition)  # a setting has changed
+    (_, body, on_list) = world.asked.pop()
+    answer = {"error_code": 0} | world.TierLoad(body)
+    assert [name for name, *_ in world.asked] == ["TierCopy"]
+    world.answer()
+    on_list(answer)
+    assert world.tiering.end_offset(world.partition) == world.log.local_start_offset
+    world.check()
+
+
 def test_copies_stay_until_the_log_start_above_them_is_durable(tiered_world):
     world = tiered_world
     before = set(world.store.objects)

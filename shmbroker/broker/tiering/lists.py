@@ -3,8 +3,9 @@
 A list is asked for when a partition is placed, by a leader again after each failure, and by a
 follower now and then. An empty one is not believed where only the store has the beginning of the
 log: a directory that is not mounted looks like that. It counts as a store that fails, and nothing
-of the log is given up. A log whose disk has lost offsets that the store has goes on behind them if
-it is empty; else nothing of it is copied any more.
+of the log is given up. What was copied while a list was on its way is taken in as well: the list
+may be from before, and the segment gone here. A log whose disk has lost offsets that the store has
+goes on behind them if it is empty; else nothing of it is copied any more.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class Lists:
                 self._take(remote, RemoteLog(segments, damaged))
             self.table.wake(remote.partition.key)
 
+        remote.copied.clear()
         remote.is_asked = self.table.ask(TIER_LOAD, "TierLoad", remote.name(), on_answer)
 
     def _take(self, remote: Remote, copies: RemoteLog) -> None:
@@ -80,6 +82,8 @@ class Lists:
             )
             return
         remote.succeeded()
+        for copy in remote.copied:
+            copies.add(copy)
         remote.log = copies
         remote.is_loaded = remote.is_current = True
         remote.refresh_ms = self.table.steady_ms() + FOLLOWER_REFRESH_MS

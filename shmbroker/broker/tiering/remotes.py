@@ -41,6 +41,7 @@ class Remote:
         "backoff_ms",
         "boundaries",
         "chunks",
+        "copied",
         "copying",
         "deleting",
         "directory",
@@ -67,6 +68,8 @@ class Remote:
         """… and is it still, as far as this worker leads."""
         self.is_asked = False
         """Whether its list is on the way."""
+        self.copied: list[RemoteSegment] = []
+        """Copies that were made since its list was asked for, which may not name them."""
         self.is_given_up = False
         """Nothing of it is copied or deleted any more."""
         self.copying: Segment | None = None

@@ -109,6 +109,8 @@ class Uploads:
         else:
             remote.succeeded()
             remote.log.add(copy)
+            if remote.is_asked:
+                remote.copied.append(copy)
             self.table.store.retain(remote.partition, self.table.now_ms())
             self._maybe_copy(remote)
 
