@@ -47,30 +47,29 @@ class LocalSegment(Protocol):
 class RemoteLog:
     """The copies of one partition's segments."""
 
-    __slots__ = ("_bases", "damaged", "segments")
+    __slots__ = ("_bases", "damaged", "segments", "within")
 
     def __init__(
         self, segments: Iterable[RemoteSegment] = (), damaged: Iterable[RemoteSegment] = ()
     ) -> None:
         self.segments: list[RemoteSegment] = []
         self.damaged = list(damaged)
+        self.within: list[RemoteSegment] = []
+        """Copies that lie within another: nobody reads them, and they end with it."""
         self._bases: list[int] = []
         for segment in sorted(segments, key=lambda one: (one.base_offset, -one.end_offset)):
             self.add(segment)
 
     def add(self, segment: RemoteSegment) -> None:
-        """Take in a copy. Copies that lie within it stay, unseen, out of the list."""
-        kept = [
-            other
-            for other in self.segments
-            if not (
-                segment.base_offset <= other.base_offset and other.end_offset <= segment.end_offset
-            )
-        ]
-        if any(
-            other.base_offset <= segment.base_offset and segment.end_offset <= other.end_offset
-            for other in kept
-        ):
+        """Take in a copy; of what lies within another it is only known that it is there."""
+        kept = []
+        for other in self.segments:
+            if not _lies_within(other, segment):
+                kept.append(other)
+            elif other[:3] != segment[:3]:
+                self.within.append(other)
+        if any(_lies_within(segment, other) for other in kept):
+            self.within.append(segment)
             return
         kept.append(segment)
         kept.sort()
@@ -81,6 +80,7 @@ class RemoteLog:
         """Forget copies that are deleted."""
         dropped = set(gone)
         self.damaged = [segment for segment in self.damaged if segment not in dropped]
+        self.within = [segment for segment in self.within if segment not in dropped]
         self.segments = [segment for segment in self.segments if segment not in dropped]
         self._bases = [segment.base_offset for segment in self.segments]
 
@@ -152,7 +152,7 @@ class RemoteLog:
 
     def ended_by(self, offset: int) -> list[RemoteSegment]:
         """Segments of which nothing at or behind `offset` is left: below the log start."""
-        known = (*self.segments, *self.damaged)
+        known = (*self.segments, *self.damaged, *self.within)
         return [segment for segment in known if segment.end_offset <= offset]
 
     def count_covered(self, closed: Sequence[LocalSegment], start: int) -> int:
@@ -196,3 +196,7 @@ class RemoteLog:
                 break
             end = min(segment.end_offset, local_start)
         return end
+
+
+def _lies_within(inner: RemoteSegment, outer: RemoteSegment) -> bool:
+    return outer.base_offset <= inner.base_offset and inner.end_offset <= outer.end_offset

@@ -52,6 +52,17 @@ def test_copy_within_another_is_left_out():
     assert log.segments == [copy(0, 30)]
 
 
+def test_a_copy_within_another_is_deleted_with_it():
+    log = RemoteLog([copy(0, 20), copy(5, 10), copy(0, 20, epoch=1)])
+    log.add(copy(0, 30))
+    log.add(copy(0, 30, size=7))  # the same objects once more
+    assert sorted(log.ended_by(29)) == [copy(0, 20), copy(0, 20, epoch=1), copy(5, 10)]
+    gone = log.ended_by(30)
+    assert len(gone) == 4
+    log.remove(gone)
+    assert log.ended_by(30) == []
+
+
 @pytest.mark.parametrize(
     ("copies", "bounds", "start", "count"),
     [
