@@ -272,7 +272,7 @@ def fetch_chunk(
 ) -> FileChunk:
     """Fetch batches from the one with `offset` on into `<base offset>.log` in `directory`.
 
-    At most `bytes_max`, except for one batch that is larger. The file gets an offset index beside
+    At most `bytes_max`, except for one batch that is larger. The file gets its indexes beside
     it. CorruptFault: what the store has is damaged; StorageFault: the local disk.
     """
     reader = _Reader(store, prefix, segment, indexes)
@@ -290,7 +290,9 @@ def fetch_chunk(
     base = min(found[0][1], offset) if position else segment.base_offset
     if not base <= offset < next_offset:
         raise CorruptFault(f"{reader.key} has no offset {offset}")
-    _write_chunk(directory, base, memoryview(data)[:end], _index_of(found, base))
+    _write_chunk(
+        directory, base, memoryview(data)[:end], _index_of(found, base), _time_index_of(found, base)
+    )
     return FileChunk(base, next_offset, end)
 
 
@@ -469,9 +471,18 @@ def _index_of(found: list[_Batch], base: int) -> bytes:
     return bytes(entries)
 
 
-def _write_chunk(directory: str, base: int, data: memoryview, index: bytes) -> None:
-    """The index first: with the log the chunk is there."""
-    for suffix, content in ((INDEX, memoryview(index)), (LOG, data)):
+def _time_index_of(found: list[_Batch], base: int) -> bytes:
+    """A time index over a chunk's batches: the last entry, which no finished segment is without."""
+    _, _, _, max_timestamp, last, _ = max(found, key=lambda batch: batch[3])
+    return _TIME_ENTRY.pack(max_timestamp, last - base) if max_timestamp > 0 else b""
+
+
+def _write_chunk(
+    directory: str, base: int, data: memoryview, index: bytes, time_index: bytes
+) -> None:
+    """The indexes first: with the log the chunk is there."""
+    files = (TIME_INDEX, memoryview(time_index)), (INDEX, memoryview(index)), (LOG, data)
+    for suffix, content in files:
         path = os.path.join(directory, file_name(base, suffix))
         beside = f"{path}.tmp"
         try:

@@ -6,8 +6,12 @@ import pytest
 
 from shmbroker.errors import CorruptFault
 from shmbroker.log.config import LogConfig
+from shmbroker.log.descriptors import Descriptors
 from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.segment import Segment
+from shmbroker.log.segment_indexes import load_indexes
 from shmbroker.records.batch import encode_batch, iterate_batches, iterate_records
+from shmbroker.records.batch_layout import H_BASE_OFFSET
 from shmbroker.tier import transfer
 from shmbroker.tier.directory_store import DirectoryStore
 from shmbroker.tier.manifest import PartitionName, partition_prefix
@@ -87,6 +91,23 @@ def test_everything_comes_back_in_order(log, tmp_path, bytes_max):
     assert not found.damaged
     offsets = read_back(store, sorted(found.segments), tmp_path, bytes_max)
     assert offsets == list(range(log.log_end_offset))
+
+
+@pytest.mark.parametrize("bytes_max", [1000, 1 << 20])
+def test_a_chunk_has_whole_indexes(log, tmp_path, bytes_max):
+    store = DirectoryStore(str(tmp_path / "store"))
+    segment = copies_of(log)[0]
+    copy(store, log, segment)
+    chunk = transfer.fetch_chunk(
+        store, PREFIX, segment, 100, str(tmp_path), transfer.Indexes(), bytes_max
+    )
+    opened = Segment(str(tmp_path), chunk.base_offset, LogConfig(), 1, Descriptors(8))
+    opened.size, opened.end_offset = chunk.size, chunk.end_offset
+    _, header = opened.find(100)
+    assert header is not None and header[H_BASE_OFFSET] == 100
+    load_indexes(opened)
+    assert not opened.is_rebuilt
+    opened.close()
 
 
 @pytest.mark.parametrize("start", [1, 100, 237, 239, 240, 300])
