@@ -4,7 +4,8 @@ An object is a file of its key's name below the root. It is written beside, as `
 synced, renamed, and its directory synced: so a death at any point leaves the object, or a `.tmp`
 that nobody sees and `sweep` removes.
 
-A directory that is not mounted looks like one that is empty: `store_mark` tells them apart.
+A directory that is not mounted looks like one that is empty: `store_mark` tells them apart. It may
+go at any moment, so it is looked at again when something is done: that counts if it is there still.
 """
 
 import itertools
@@ -66,6 +67,7 @@ class DirectoryStore:
                 os.close(fd)
             os.rename(beside, path)
             sync_directory(os.path.dirname(path))
+            self._check()
         except OSError as error:
             try:
                 os.unlink(beside)
@@ -117,6 +119,7 @@ class DirectoryStore:
             except OSError as error:
                 raise StoreFault(f"can't look at {path}: {error.strerror}") from error
             yield os.path.relpath(path, self.root), size
+        self._check()
 
     def _files(self, prefix: str) -> Iterator[tuple[str, str]]:
         def on_error(error: OSError) -> None:
@@ -133,9 +136,10 @@ class DirectoryStore:
         try:
             yield from [entry.name for entry in os.scandir(path) if entry.is_dir()]
         except FileNotFoundError:
-            return
+            pass
         except OSError as error:
             raise StoreFault(f"can't list {path}: {error.strerror}") from error
+        self._check()
 
     def delete(self, keys: Iterable[str]) -> None:
         self._check()
@@ -146,6 +150,7 @@ class DirectoryStore:
             self._unlink(path)
         for directory in directories:
             self._remove_empty(directory)
+        self._check()
         if directories and not os.path.isdir(self.root):
             raise StoreFault(f"there is no directory {self.root}")
 

@@ -1,6 +1,7 @@
 """One suite for every kind of store, as they are used."""
 
 import os
+import shutil
 import uuid
 
 import pytest
@@ -189,6 +190,45 @@ def test_a_store_that_is_not_mounted_fails_and_is_not_written_to(tmp_path):
     os.rename(tmp_path / "away", tmp_path / "mnt")
     assert store.get("c/t/0/a") == b"x"
     store.put("c/t/0/b", b"x")
+    assert sorted(key for key, _ in store.list_objects("c/")) == ["c/t/0/a", "c/t/0/b"]
+
+
+def test_what_is_done_while_a_store_goes_does_not_count(tmp_path, monkeypatch):
+    store = marked(tmp_path)
+
+    def unmount():
+        os.rename(tmp_path / "mnt", tmp_path / "away")
+        os.mkdir(tmp_path / "mnt")
+
+    def mount():
+        shutil.rmtree(tmp_path / "mnt")
+        os.rename(tmp_path / "away", tmp_path / "mnt")
+
+    def keys():
+        unmount()
+        yield "c/t/0/a"
+
+    def put_elsewhere():
+        def make_directories(path):
+            monkeypatch.undo()
+            unmount()
+            store._make_directories(path)
+
+        monkeypatch.setattr(store, "_make_directories", make_directories)
+        store.put("c/t/0/c", b"x")
+
+    def list_until_it_goes():
+        found = store.list_objects("c/")
+        next(found)
+        unmount()
+        return list(found)
+
+    store.put("c/t/0/a", b"x")
+    store.put("c/t/0/b", b"x")
+    for call in (lambda: store.delete(keys()), list_until_it_goes, put_elsewhere):
+        with pytest.raises(StoreFault, match="is it mounted"):
+            call()
+        mount()
     assert sorted(key for key, _ in store.list_objects("c/")) == ["c/t/0/a", "c/t/0/b"]
 
 
