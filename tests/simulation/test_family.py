@@ -10,6 +10,7 @@ from shmbroker.gateway.fetch_ahead import FetchAhead
 from shmbroker.gateway.lending import Lender
 from shmbroker.guests.straight import StraightWay
 from shmbroker.kernels import native
+from shmbroker.tier import transfer
 from tests.simulation.family.old_bugs import OLD_BUGS, OldBug, put_back
 from tests.simulation.family.simulate import (
     AHEAD,
@@ -17,6 +18,7 @@ from tests.simulation.family.simulate import (
     DELETES,
     GUESTS,
     SESSIONS,
+    TIER,
     TRANSACTIONS,
     Plan,
     Simulation,
@@ -25,6 +27,7 @@ from tests.simulation.family.simulate import (
     simulate_deletes,
     simulate_guests,
     simulate_sessions,
+    simulate_tier,
     simulate_transactions,
 )
 from tests.simulation.family.transactional import Instance
@@ -35,6 +38,8 @@ TRANSACTION_SEEDS = 30
 """A history with transactions takes two to three times as long."""
 GUEST_SEEDS = SESSION_SEEDS = DELETE_SEEDS = 20
 AHEAD_SEEDS = 10
+TIER_SEEDS = 15
+TIER_PER_TEST = 5
 PER_TEST = 10
 FURTHER_SEEDS = 60
 """Looked at where the named ones find nothing, as a change elsewhere leads them another way."""
@@ -45,6 +50,7 @@ PLANS = {
     "sessions": SESSIONS,
     "ahead": AHEAD,
     "deletes": DELETES,
+    "tier": TIER,
 }
 KEPT = [
     (int(line.split()[1]), PLANS[line.split()[0]])
@@ -125,6 +131,30 @@ def test_seeds_whose_readers_are_told_what_follows(monkeypatch: pytest.MonkeyPat
 def test_seeds_in_which_records_are_deleted() -> None:
     deletes = sum(simulate_deletes(seed).seen.deletes for seed in range(DELETE_SEEDS))
     assert deletes > 2 * DELETE_SEEDS, deletes
+
+
+@pytest.mark.parametrize("first", range(0, TIER_SEEDS, TIER_PER_TEST))
+def test_seeds_with_a_remote_store(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments go there, are read from there, and deleted, by a process that dies meanwhile."""
+    done: dict[str, int] = {}
+
+    def counted(name: str) -> None:
+        do = getattr(transfer, name)
+
+        def count(*args: Any, **more: Any) -> Any:
+            found = do(*args, **more)
+            done[name] += 1
+            return found
+
+        done[name] = 0
+        monkeypatch.setattr(transfer, name, count)
+
+    for name in ("copy_segment", "fetch_chunk", "delete_segments"):
+        counted(name)
+    for seed in range(first, first + TIER_PER_TEST):
+        simulate_tier(seed)
+    assert done["copy_segment"] > 4 * TIER_PER_TEST, done
+    assert done["fetch_chunk"] > 2 * TIER_PER_TEST and done["delete_segments"], done
 
 
 def test_transactions_end_in_every_way() -> None:

@@ -45,6 +45,9 @@ class SimulatedDisk(CrashDisk):
         self.unreadable: dict[str, int] = {}
         """Likewise: how many of the next reads fail. What is mapped is there all the same."""
 
+        self.are_reads_calls = False
+        """Whether a read is a system call at which others may run. (Their results are the same.)"""
+
     def close(self) -> None:
         """Close what is still open here: files of processes that were killed."""
         for fd in list(self._files):
@@ -76,6 +79,10 @@ class SimulatedDisk(CrashDisk):
                 node.sync()
             parent.entries[os.path.basename(path)] = node
             self._durable.setdefault(id(parent), (parent, {}))[1][os.path.basename(path)] = node
+
+    def sync_names(self, path: str) -> None:
+        """What is in this directory is durable."""
+        self._sync_directory(self._node(path))
 
     def capture_maps(self) -> None:
         pass  # see `capture`
@@ -121,7 +128,11 @@ class SimulatedDisk(CrashDisk):
 
     def _check_read(self, fd: int) -> None:
         """A read of a file by whoever has it open: its descriptor may have been passed."""
-        if not self._is_on or not self.unreadable:
+        if not self._is_on:
+            return
+        if self.are_reads_calls:
+            self._call()
+        if not self.unreadable:
             return
         place = self._place_of(fd)
         if self.unreadable.get(place, 0) > 0:
@@ -149,6 +160,8 @@ class SimulatedDisk(CrashDisk):
 
     def _do_sendfile(self, target: int, source: int, position: int, count: int) -> int:
         self._check_read(source)
+        if target in self._files:
+            return self._do_write(target, self._real["pread"](source, count, position))
         sent: int = self._real["sendfile"](target, source, position, count)
         return sent
 

@@ -32,9 +32,11 @@ from shmbroker.processes.shared_resources import (
     CONTROLLER,
     IO_WORKER,
     NETWORK_WORKER,
+    TIER,
     SharedResources,
     Slot,
 )
+from shmbroker.processes.tier import TierProcess
 from shmbroker.replica.partition import Partition
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import (
@@ -138,6 +140,7 @@ class Family:
             plan.controllers,
             config["shmbroker.ring.data.bytes"],
             config["shmbroker.ring.control.bytes"],
+            int(config.is_tier_enabled),
         )
         data_directory.carry_out(plan)
         self.ports = {number: ("127.0.0.1", PORT + number) for number in config.nodes}
@@ -147,7 +150,7 @@ class Family:
             for number, listening in zip(self.ports, self.listening, strict=True)
         ]
         self.words, self.at = shared.counters.words, shared.counters.at
-        roles = (CONTROLLER, IO_WORKER, NETWORK_WORKER)
+        roles = (CONTROLLER, IO_WORKER, NETWORK_WORKER, TIER)
         slots = [slot for role in roles for slot in shared.of_role(role)]
         self.members = {slot.index: Member(slot) for slot in slots}
         self.acknowledgements = Acknowledgements(shared)
@@ -224,6 +227,8 @@ class Family:
         elif slot.role == IO_WORKER:
             args = self.shared, slot, self.config, root, self.cluster_id, self.ports
             child = IoWorker(*args, self.listeners)
+        elif slot.role == TIER:
+            child = TierProcess(self.shared, slot, self.config, root, self.cluster_id)
         else:
             child = NetworkWorker(self.shared, slot, self.config, self.cluster_id, self.listeners)
         member.child = child

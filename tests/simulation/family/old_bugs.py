@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from tests.simulation.family.simulate import AHEAD, DELETES, SESSIONS, TRANSACTIONS, Plan
+from tests.simulation.family.simulate import AHEAD, DELETES, SESSIONS, TIER, TRANSACTIONS, Plan
 
 
 class Change(NamedTuple):
@@ -439,6 +439,47 @@ OLD_BUGS = (
         ),
         Plan(True, False, 1.0, ("lose",), has_deletes=True),
         (16, 26, 28),
+    ),
+    OldBug(
+        "list-from-before-a-copy",
+        "a list of the store that is older than a copy hides it, and the segment is gone here",
+        (
+            Change(
+                "shmbroker.broker.tiering.lists:Lists._take",
+                "for copy in remote.copied:",
+                "for copy in ():",
+            ),
+        ),
+        TIER,
+        (114,),
+        is_rare=True,
+    ),
+    OldBug(
+        "gone-before-the-copy",
+        "local retention does not wait for copies: what only it has is lost",
+        (
+            Change(
+                "shmbroker.broker.tiering.retention:_retain_local",
+                "elif number < covered:",
+                "else:",
+            ),
+        ),
+        TIER,
+        (0, 1, 3),
+    ),
+    OldBug(
+        "halves-stay",
+        "what an interrupted copy has left is in the store for ever",
+        (
+            Change(
+                "shmbroker.tier.transfer:load_segments",
+                "if orphans:",
+                "if False:",
+            ),
+        ),
+        TIER,
+        (14,),
+        is_rare=True,
     ),
 )
 

@@ -78,6 +78,12 @@ class Process:
         self.due = scheduler.now
         """When it goes on, as far as is known."""
         self.is_woken = False
+        self.threads: list[Process] = []
+        """What ends with it (`threads`)."""
+        self.preemptions = scheduler.preemptions
+        """How many of its system calls let others run,"""
+        self.preempted_s = PREEMPTED_S
+        """and for how long."""
         self._stack = greenlet(self._run, scheduler.stack)
 
     def _run(self) -> None:
@@ -96,6 +102,8 @@ class Process:
         scheduler.running = None
         if not self.is_alive:
             scheduler.processes.remove(self)
+            for thread in self.threads:
+                thread.kill()
             self._on_end()
 
     def sleep(self, timeout: float, epoll: select.epoll | None = None) -> list[Event]:
@@ -121,6 +129,10 @@ class Process:
             self.is_woken = True
             self.due = min(self.due, self.scheduler.now + self.scheduler.wake_s())
 
+    def wake(self) -> None:
+        """Called by another thread of it: what it sleeps for is there."""
+        self.due = min(self.due, self.scheduler.now + self.scheduler.wake_s())
+
     def kill(self) -> None:
         """Now, while it sleeps or has not begun."""
         if self.is_alive:
@@ -144,7 +156,7 @@ class Scheduler:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self.slow_wakes = SLOW_WAKES
-        self._preemptions = random.choice(PREEMPTIONS)
+        self.preemptions = random.choice(PREEMPTIONS)
         self.steps = 0
         self.look: Callable[[], None] = _nothing
         """Asked before each step: what has come for the clients."""
@@ -188,8 +200,8 @@ class Scheduler:
             raise Killed
         process.calls_left -= process.calls_left > 0
         assert process.calls < CALLS_MAX, f"{process.title} does not come to rest"
-        if self.random.random() < self._preemptions:
-            process.sleep(self.random.uniform(*PREEMPTED_S))
+        if self.random.random() < process.preemptions:
+            process.sleep(self.random.uniform(*process.preempted_s))
 
     def step(self) -> None:
         """The next thing that happens."""

@@ -8,7 +8,7 @@ What may happen, at random, is in `faults`.
 With `Plan.has_transactions` there are transactional clients and read_committed readers as well;
 with `Plan.has_guests` network workers lend connections to I/O workers; with `Plan.has_sessions`
 clients read in fetch sessions; with `Plan.reads_ahead` some read on in one way, and are told what
-follows; with `Plan.has_deletes` records are deleted.
+follows; with `Plan.has_deletes` records are deleted; with `Plan.has_tier` there is a remote store.
 
 Then nothing fails any more, and within a minute everybody has caught up, or it is an error too.
 
@@ -41,6 +41,7 @@ from shmbroker.records.batch_layout import (
     HEADER_SIZE,
     LOG_OVERHEAD,
 )
+from tests.simulation.family import tiered
 from tests.simulation.family.clients import (
     Admin,
     AheadReader,
@@ -58,6 +59,7 @@ from tests.simulation.family.network import Disconnected, Network, Script, Wait
 from tests.simulation.family.scheduler import Scheduler
 from tests.simulation.family.sessions import FullReader, SessionReader, Watch
 from tests.simulation.family.system import System
+from tests.simulation.family.tiered import StoreFaults
 from tests.simulation.family.transaction_history import TransactionsSeen
 from tests.simulation.family.transactional import CommittedClient, CommittedReader, Instance
 
@@ -100,6 +102,9 @@ class Plan(NamedTuple):
     reads_ahead: bool = False
     """Clients read on in one way, too, and gateways answer them from what brokers told before."""
 
+    has_tier: bool = False
+    """Topics have copies in a remote store, and often nothing else of their old records."""
+
 
 ANY = Plan()
 AHEAD = Plan(reads_ahead=True)
@@ -118,6 +123,7 @@ DELETE_FAULTS = (
 """Not a power cut, nor a disk that refuses: a log start is durable a second after the answer."""
 DELETES = Plan(faults=DELETE_FAULTS, has_deletes=True)
 GUESTS = Plan(has_guests=True)
+TIER = Plan(has_tier=True)
 SESSIONS = Plan(has_sessions=True)
 TRANSACTIONS = Plan(has_transactions=True)
 KINDS = {
@@ -127,6 +133,7 @@ KINDS = {
     SESSIONS: "sessions",
     AHEAD: "ahead",
     DELETES: "deletes",
+    TIER: "tier",
 }
 """As `scripts/simulate` names them."""
 
@@ -160,7 +167,12 @@ class Simulation:
         if plan.has_sessions:
             self.system.kept_min = 1
         self.system.reads_ahead = plan.reads_ahead
+        self.has_deletes = plan.has_deletes
+        self.topic_configs: dict[str, str] = {}
+        """Of topics that are created, beside min.insync.replicas."""
         self.size = self._size()
+        if plan.has_tier:
+            self._draw_tier()
         self.family = Family(self.system, self.size, self.trace)
         self.seen = Seen(
             lambda: int((self.scheduler.now + self.scheduler.wall_ahead_s) * 1000),
@@ -173,6 +185,16 @@ class Simulation:
         self.system.producer_epoch_last = random.choice((transaction.EPOCH_LAST, 6))
         if not self.kinds and random.random() < 0.15:
             self.kinds = HARMLESS
+
+    def _draw_tier(self) -> None:
+        random = self.random
+        self.size.settings.update(tiered.settings(self.root, random))
+        self.topic_configs = tiered.topic_configs(random)
+        self.disk.are_reads_calls = True
+        self.has_deletes = not self.is_durable
+        if not self.kinds:
+            mostly = DELETE_FAULTS if self.has_deletes else kinds_of(self.is_whole, True)
+            self.kinds = (*mostly, *StoreFaults.KINDS)
 
     def _size(self) -> Size:
         random = self.random
@@ -216,7 +238,8 @@ class Simulation:
         try:
             with self.system.running():
                 self.network = Network(self.scheduler, self.family)
-                self.faults = Faults(
+                make = StoreFaults if self.plan.has_tier else Faults
+                self.faults = make(
                     self.family,
                     self.network,
                     self.random,
@@ -311,7 +334,7 @@ class Simulation:
             for number in range(2):
                 SessionReader(network, f"session-reader-{number}", seen)
             FullReader(network, "full-reader", seen)
-        if self.plan.has_deletes:
+        if self.has_deletes:
             Deleter(network, "deleter", seen)
         if self.plan.reads_ahead:
             for number in range(2):
@@ -376,24 +399,32 @@ class Simulation:
     def content(self, number: int, place: Place) -> bytes:
         """What a node's log holds of a partition."""
         directory = Path(self.root) / f"node-{number}" / f"{place[0]}-{place[1]}"
-        parts = [path.read_bytes().rstrip(b"\0") for path in sorted(directory.glob("*.log"))]
-        content = b"".join(parts)
-        return content[self._deleted_bytes(place, content) :]
+        start = self._starts_everywhere(place)
+        parts = [_batches(path.read_bytes(), start) for path in sorted(directory.glob("*.log"))]
+        return b"".join(parts)
 
-    def _deleted_bytes(self, place: Place, content: bytes) -> int:
-        """The bytes of batches of which nothing is left: they may be there or not."""
+    def _starts_everywhere(self, place: Place) -> int:
+        """Where the replica begins that begins last. What lies before is deleted, or in a store:
+        the others may have it or not."""
         starts = [
-            partition.log.log_start_offset
+            partition.log.local_start_offset
             for partition in self.family.partitions()
             if (partition.topic, partition.partition) == place
         ]
-        start, at = max(starts, default=0), 0
-        while at + HEADER_SIZE <= len(content):
-            header = BATCH_HEADER.unpack_from(content, at)
-            if header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] >= start:
-                break
-            at += LOG_OVERHEAD + header[H_LENGTH]
-        return at
+        return max(starts, default=0)
+
+
+def _batches(content: bytes, start: int) -> bytes:
+    """What a segment's file has from the batch with an offset on, up to what is not written."""
+    first = at = 0
+    while at + HEADER_SIZE <= len(content):
+        header = BATCH_HEADER.unpack_from(content, at)
+        if not header[H_LENGTH]:
+            break
+        at += LOG_OVERHEAD + header[H_LENGTH]
+        if header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] < start:
+            first = at
+    return content[first:at]
 
 
 class Starting(Admin):
@@ -407,7 +438,7 @@ class Starting(Admin):
         topics = [f"topic-{number}" for number in range(self.random.randrange(1, 3))]
         for topic in topics:
             least = str(MIN_IN_SYNC) if self.replicas == 3 else "1"
-            configs = {"min.insync.replicas": least}
+            configs = self.simulation.topic_configs | {"min.insync.replicas": least}
             yield from self.create(topic, self.random.randrange(1, 3), configs)
         if self.simulation.transaction_version == 1:
             yield from self._lower()
@@ -452,6 +483,12 @@ class Ending(CommittedClient):
                 yield 0.1
         if self.simulation.transaction_version:
             yield from self._check_transactions()
+        if self.simulation.plan.has_tier:
+            said = ""
+            while wrong := tiered.wrong_with(self.simulation.family):
+                if wrong != said:
+                    self.say(said := wrong)
+                yield 0.1
 
     def _check_transactions(self) -> Script:
         """All are ended; readers of committed records and replicas agree on how."""
@@ -544,6 +581,11 @@ def simulate_ahead(seed: int) -> Simulation:
 def simulate_deletes(seed: int) -> Simulation:
     """One history in which records are deleted."""
     return simulate(seed, DELETES)
+
+
+def simulate_tier(seed: int) -> Simulation:
+    """One history with a remote store."""
+    return simulate(seed, TIER)
 
 
 def simulate_guests(seed: int) -> Simulation:

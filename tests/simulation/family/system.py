@@ -7,6 +7,7 @@ shared memory are while a seed is simulated.
     socket       real sockets without a wire: Unix sockets that look like TCP, known by their owner
     shm.region   memory of this process
     fdatasync    of the flusher: done a while later, without a thread
+    threads      of the tier process: greenlets that end with it
 
 Real code runs on it unchanged, so what it gets is close to what Linux gives: edges of eventfds,
 short sends, descriptors that are passed, pages shared by map and file.
@@ -33,8 +34,10 @@ from shmbroker.ipc import core
 from shmbroker.log import closing, residency
 from shmbroker.processes import guest_gateway, io_worker, network_worker, shared_resources
 from shmbroker.replica.partition import Partition
+from shmbroker.tier import store_mark, store_workers
 from tests.simulation.family.disk import SimulatedDisk
 from tests.simulation.family.scheduler import Event, Scheduler
+from tests.simulation.family.threads import Threads
 
 FLUSH_S = (0.0001, 0.003)
 SLOW_FLUSH_S = 0.3
@@ -51,6 +54,7 @@ class System:
     def __init__(self, scheduler: Scheduler, root: str) -> None:
         self.scheduler = scheduler
         self.disk = SimulatedDisk(root, scheduler.call, self.own)
+        self.threads = Threads(scheduler)
         self.slow_flushes = SLOW_FLUSHES
         self.kept_min = fetch_session.KEPT_MIN
         self.reads_ahead = False
@@ -100,6 +104,8 @@ class System:
             mock.patch.object(shared_resources, "RESULT_RING_BYTES", 64 << 10),
             mock.patch.object(shared_resources, "POSITION_ENTRIES", 64),
             mock.patch.object(io_worker, "Flusher", lambda eventfd: Flusher(self, eventfd)),
+            mock.patch.multiple(store_workers, threading=self.threads, queue=self.threads),
+            mock.patch.object(store_mark, "Lock", self.threads.Lock),
             mock.patch.object(closing, "FEW", 1 << 30),
             mock.patch.object(transaction, "EPOCH_LAST", self.producer_epoch_last),
             mock.patch.object(fetch_session, "KEPT_MIN", self.kept_min),
