@@ -6,9 +6,9 @@ Rules of this file:
 * It decides little: I/O workers say which segments (`broker.tiering`), and take what is done.
   Only what belongs to no tiered topic any more it removes by itself, as the metadata log says it:
   when a topic is deleted, or its remote storage switched off, and at its start.
-* It may be killed at any point (`tier.transfer`). It keeps nothing: after a restart each partition
-  is loaded before anything of it is copied, and what an interrupted copy left is removed then,
-  while nobody copies.
+* It may be killed at any point (`tier.transfer`). It keeps nothing: after a restart, and after a
+  copy that has failed, a partition is loaded before anything of it is copied, and what such a copy
+  left is removed then, while nobody copies.
 * A store that fails: one line when it begins, one when it is over; who asked tries again.
 """
 
@@ -124,7 +124,7 @@ class TierService:
         """Prefixes of partitions in which no interrupted copy is left."""
         self.sweeping: set[str] = set()
         self.copying: dict[str, int] = {}
-        """Copies under way, by the prefix of their topic."""
+        """Copies under way, by the prefix of their partition."""
         self.to_drop: dict[str, float] = {}
         """Prefixes of topics that are to go as a whole, and when that is tried (next)."""
         self.dropping: set[str] = set()
@@ -204,7 +204,8 @@ class TierService:
     def _drop_some(self) -> None:
         """Remove all objects of such topics, once no copy of them is under way."""
         for prefix, when in self.to_drop.items():
-            if self.now < when or prefix in self.dropping or self.copying.get(prefix):
+            is_copied = any(one.startswith(prefix) for one in self.copying)
+            if self.now < when or prefix in self.dropping or is_copied:
                 continue
             self.dropping.add(prefix)
 
@@ -230,7 +231,9 @@ class TierService:
         name, prefix = self._place(body)
         if refusal := self._refusal(body):
             return refusal
-        must_sweep = prefix not in self.swept and prefix not in self.sweeping
+        must_sweep = (
+            prefix not in self.swept and prefix not in self.sweeping and prefix not in self.copying
+        )
         if must_sweep:
             self.sweeping.add(prefix)
 
@@ -267,8 +270,7 @@ class TierService:
             return refusal
         segment = RemoteSegment(**{field: body[field] for field in RemoteSegment._fields})
         epochs = [(entry["epoch"], entry["start_offset"]) for entry in body["epochs"]]
-        topic = topic_prefix(self.cluster_id, name.topic, name.topic_id)
-        self.copying[topic] = self.copying.get(topic, 0) + 1
+        self.copying[prefix] = self.copying.get(prefix, 0) + 1
 
         def work() -> Body:
             transfer.copy_segment(
@@ -277,10 +279,12 @@ class TierService:
             return {"error_code": NONE}
 
         def on_done(answer: Body) -> None:
-            self.copying[topic] -= 1
-            if not self.copying[topic]:
-                del self.copying[topic]
-            if not answer["error_code"]:
+            self.copying[prefix] -= 1
+            if not self.copying[prefix]:
+                del self.copying[prefix]
+            if answer["error_code"]:
+                self.swept.discard(prefix)  # of what this one has left, with the next list
+            else:
                 self._count("tier_copies", 1)
                 self._count("tier_copied_bytes", segment.size)
             call.reply(answer)

@@ -155,6 +155,26 @@ def test_a_load_that_failed_is_followed_by_one_that_sweeps(process: Process) -> 
     assert not process.store.objects
 
 
+def test_what_a_failed_copy_left_is_removed_by_the_next_load(process: Process, tmp_path) -> None:
+    process.load()
+    orphan = f"{PREFIX}{0:020d}-{9:020d}-0.index"
+    process.store.objects[orphan] = b"x"
+    first, second = process.begin_copy(str(tmp_path)), process.begin_copy(str(tmp_path))
+    assert isinstance(first, Asked) and isinstance(second, Asked)
+    jobs = process.jobs
+    process.jobs = jobs[:1]
+    process.turns(1.0)
+    assert first.answers[0]["error_code"], "there is no such segment"
+    assert process.load()["error_code"] == NONE
+    assert orphan in process.store.objects, "the other copy is under way"
+    assert isinstance(process.begin_copy(str(tmp_path)), dict)
+    process.jobs = jobs[1:]
+    process.turns(2.0)
+    assert process.load()["error_code"] == NONE
+    assert not process.store.objects
+    assert isinstance(process.begin_copy(str(tmp_path)), Asked)
+
+
 def test_a_deleted_topic_is_dropped_and_asks_for_it_are_refused_meanwhile(
     process: Process, tmp_path
 ) -> None:
