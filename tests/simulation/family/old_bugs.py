@@ -47,6 +47,8 @@ CALM_TRANSACTIONS = Plan(fault_s=0.0, has_transactions=True)
 DELETE_KILLS = Plan(True, False, 0.1, ("kill",), has_deletes=True)
 KILLS = Plan(True, False, 0.3, ("kill", "kill_amid"), has_transactions=True)
 
+TIER_KILLS = Plan(True, False, 0.2, ("freeze", "kill", "kill_tier"), has_tier=True)
+
 
 OLD_BUGS = (
     OldBug(
@@ -450,9 +452,8 @@ OLD_BUGS = (
                 "for copy in ():",
             ),
         ),
-        TIER,
-        (114,),
-        is_rare=True,
+        TIER_KILLS,
+        (6, 20),
     ),
     OldBug(
         "gone-before-the-copy",
