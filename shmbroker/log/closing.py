@@ -92,6 +92,11 @@ class _Syncers:
             self._done.put((flush, fault))
 
     def stop(self) -> None:
-        """Let the threads go; after a fault, when they are through with what they have."""
+        """End the threads; after a fault, when they are through with what they have: nobody syncs
+        or closes a descriptor behind the back of whoever is told of it."""
         for _ in self._threads:
             self._jobs.put(None)
+        for thread in self._threads:
+            while thread.is_alive():
+                thread.join(LOOK_S)
+                sign()

@@ -96,6 +96,36 @@ def test_disk_that_refuses_one_fails_the_close(logs, monkeypatch):
         closing.close_all(logs)
 
 
+def test_after_a_fault_nobody_syncs_any_more(logs, monkeypatch):
+    """The disk has all that was given to it, until the main thread waits for nothing else."""
+    descriptors = os.listdir("/proc/self/fd")
+    is_refused, goes_on = threading.Event(), threading.Event()
+    signs_since = itertools.count()
+
+    def fdatasync(_fd):
+        if not is_refused.is_set():
+            is_refused.set()
+            raise OSError(5, "Input/output error")
+        assert goes_on.wait(PATIENCE_S)
+
+    def leave():
+        # So many it leaves only behind the fault: before, there is one for each log.
+        if is_refused.is_set() and next(signs_since) > MANY:
+            goes_on.set()
+
+    monkeypatch.setattr(closing, "LOOK_S", 0.001)
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    signs.attach(leave, lambda _word: None)
+    try:
+        with pytest.raises(StorageFault, match="Input/output error"):
+            closing.close_all(logs)
+        assert not [thread for thread in threading.enumerate() if thread.name == "syncer"]
+    finally:
+        goes_on.set()
+        signs.attach(None, None)
+    assert len(os.listdir("/proc/self/fd")) <= len(descriptors)
+
+
 def test_descriptor_that_can_not_be_closed_is_a_fault_that_ends_no_thread(logs, monkeypatch):
     real_close = os.close
 
