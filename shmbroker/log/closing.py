@@ -38,6 +38,7 @@ def close_all(logs: list[PartitionLog]) -> None:
     try:
         for left in range(len(logs), 0, -1):
             at_work(FLUSHING, left - 1 + syncers.under_way)
+            syncers.make_room()
             flush = begin_close(logs[left - 1])
             if flush.begin():
                 syncers.give(flush)
@@ -59,10 +60,14 @@ class _Syncers:
         self._done: queue.SimpleQueue[tuple[Flush, OSError | None]] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
 
-    def give(self, flush: Flush) -> None:
-        """Have a log synced; waits for another one where too many are under way."""
+    def make_room(self) -> None:
+        """Wait for one where many are under way. Before the next has descriptors: a fault here
+        would leave them open."""
         if self.under_way >= LOTS_MAX:
             self.take()
+
+    def give(self, flush: Flush) -> None:
+        """Have a log synced."""
         if len(self._threads) < SYNCERS:
             thread = threading.Thread(target=self._run, name="syncer", daemon=True)
             thread.start()

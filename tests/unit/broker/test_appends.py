@@ -1,5 +1,6 @@
 """APPENDs at a leader: which are taken, and what their answers tell."""
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -82,8 +83,9 @@ def test_a_disk_that_is_nearly_full_takes_only_what_is_internal(
 @pytest.fixture
 def far() -> Iterator[FarEnd]:
     """The network worker, with real rings."""
-    word = memoryview(bytearray(8))
-    yield FarEnd(1, "network-worker", 1, Doorbell(make_eventfd(), words_of(word), 0))
+    word, eventfd = memoryview(bytearray(8)), make_eventfd()
+    yield FarEnd(1, "network-worker", 1, Doorbell(eventfd, words_of(word), 0))
+    os.close(eventfd)
 
 
 @pytest.mark.parametrize("way", ["ring", "backlog", "kernel"])

@@ -19,6 +19,7 @@ from shmbroker.broker.replication.log_ends import LogEnds
 from shmbroker.broker.replication.replica_fetcher import ReplicaFetcher
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import NEED_FILE, READ, READ_DONE, TOKEN
+from shmbroker.ipc.passed_files import OpenFile
 from shmbroker.log import checkpoints
 from shmbroker.log.config import LogConfig
 from shmbroker.log.file_names import LOG, file_name
@@ -124,8 +125,8 @@ class Node:
         self.in_sync = InSyncChanges(self.reads.may_join, self.ask, self.partitions, self.moved)
 
     def pass_file(self, peer, segment):
-        fd = os.dup(segment.fd)
-        self.others[peer.number].files[self.number].passed[segment.file_id] = SimpleNamespace(fd=fd)
+        passed = self.others[peer.number].files[self.number].passed
+        passed[segment.file_id] = OpenFile(os.dup(segment.fd))
 
     def on_fault(self, partition, fault):
         if not self.is_full:

@@ -1,6 +1,7 @@
 """Files that retention drops stay for queries that hold them, unless the disk is nearly full; what
 the disk does not let go is tried again."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,11 +47,17 @@ def steady() -> Steady:
     return Steady()
 
 
+def never_flush(descriptors: list[int], _on_done: object) -> None:
+    """A disk that never says that it has something; the descriptors are the job's to close."""
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
 @pytest.fixture
 def store(tmp_path: Path, steady: Steady) -> Iterator[PartitionStore]:
     directory = LogDirectory.open(str(tmp_path / "node-1"), 1, "cluster")
     positions = PositionTable(memoryview(bytearray(table_bytes(16))), 16)
-    yield PartitionStore(directory, positions, 0, False, lambda *_: None, lambda: steady.ms)
+    yield PartitionStore(directory, positions, 0, False, never_flush, lambda: steady.ms)
     directory.close()
 
 

@@ -25,6 +25,7 @@ from shmbroker.ipc.operation_layout import (
     READ_PARTITION,
     READ_SLICE,
 )
+from shmbroker.ipc.passed_files import OpenFile
 from shmbroker.log import residency
 from shmbroker.log.leader_epochs import LeaderEpochs
 from shmbroker.purgatory import Purgatory
@@ -267,11 +268,11 @@ def cold(reading: Reading, index: int) -> Any:
     log = reading.partitions[reading.keys[index]].log
 
     def read(*_: Any) -> Any:
-        residency.read(fd, 1, 0)
+        residency.read(file.fd, 1, 0)
         return log.segment, 0, len(BATCH)
 
-    fd = os.memfd_create("cold")
-    os.truncate(fd, 1)
+    file = OpenFile(os.memfd_create("cold"))
+    os.truncate(file.fd, 1)
     log.read = read
     return log
 
