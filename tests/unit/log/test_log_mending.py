@@ -264,6 +264,8 @@ def test_compacted_logs_are_mended_too(node: Path, name: str) -> None:
         ("cut in a batch", 0, 17),
         ("gone", 0, 12),
         ("a sector", 24, 60),
+        ("a sector", 15, 15),  # What was flushed ends right before it.
+        ("a sector", 16, 60),
     ],
 )
 def test_torn_write_is_cut_and_damage_is_not(
