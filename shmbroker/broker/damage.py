@@ -56,6 +56,11 @@ class DamageMender:
         """What the thread found, one entry for each time that it was started. None: the segment
         does not belong there, as the one before goes on behind its beginning."""
 
+    @property
+    def looked_at(self) -> Segment | None:
+        """What the thread looks at, or has, until its find is taken."""
+        return self._current[1] if self._current is not None else None
+
     def on_fault(self, partition: Partition, fault: StorageFault, now_ms: int) -> None:
         """A read met damage, in the file that the fault names. Clients that try again keep this
         going."""

@@ -66,6 +66,11 @@ class Jwks:
         """The keys that were read last; does not wait."""
         return self._keys
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether newer keys are looked for next."""
+        return self._wanted.is_set()
+
     def want(self) -> None:
         """A key is not there: look for newer ones soon."""
         now = self._clock.monotonic()
@@ -97,7 +102,7 @@ class Jwks:
         while True:
             now = self._clock.monotonic()
             stamp = _stamp(path) if path is not None else None
-            if now >= next_s or self._wanted.is_set() or stamp != self._stamp:
+            if now >= next_s or self.is_wanted or stamp != self._stamp:
                 self._wanted.clear()
                 self._stamp = stamp
                 if self.look():

@@ -64,7 +64,7 @@ class Results:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self._partial = PartialResults()
+        self.partial = PartialResults()
         self.waiting_reads: list[WaitingRead] = []
         self.asked_files: set[int] = set()
         self.reader: Connection | None = None
@@ -142,9 +142,9 @@ class Results:
                 self.gateway.produce.on_appended_many(request, token, packed)
                 self.gateway.touched.add(request.connection)
         elif operation == EXECUTED_PART:
-            self._partial.add(peer, data, index, length)
+            self.partial.add(peer, data, index, length)
         elif operation == EXECUTED:
-            token, flags, body = self._partial.finish(peer, data, index, length)
+            token, flags, body = self.partial.finish(peer, data, index, length)
             request = self.gateway.pending.pop(token, None)
             if type(request) is not PlainRequest:
                 return
@@ -230,7 +230,7 @@ class Results:
 
     def on_peer_lost(self, peer: Peer) -> None:
         """Note that a peer's process is dead: nothing of it comes any more."""
-        self._partial.drop_peer(peer)
+        self.partial.drop_peer(peer)
         if peer.slot in self.gateway.files:
             self._on_broker_lost(peer)
         self.fail_pending(peer)

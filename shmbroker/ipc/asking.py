@@ -28,7 +28,7 @@ class Asking:
         self.token = first_token
         self._asked: dict[int, tuple[Peer, str, int, OnAnswer]] = {}
         """What is asked, by token: whom, what, in which version, and who is told the answer."""
-        self._partial = PartialResults()
+        self.partial = PartialResults()
 
     def new_token(self) -> int:
         """A token that this process has not used."""
@@ -54,11 +54,11 @@ class Asking:
 
     def on_executed_part(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """One EXECUTED_PART entry."""
-        self._partial.add(peer, data, index, length)
+        self.partial.add(peer, data, index, length)
 
     def on_executed(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """One EXECUTED entry: tell who asked."""
-        token, flags, body = self._partial.finish(peer, data, index, length)
+        token, flags, body = self.partial.finish(peer, data, index, length)
         row = self._asked.pop(token, None)
         if row is None:
             return
@@ -79,6 +79,6 @@ class Asking:
     def forget(self, peer: Peer) -> list[OnAnswer]:
         """Drop what was asked of a peer that answers no more, and return those who waited: it may
         have been done."""
-        self._partial.drop_peer(peer)
+        self.partial.drop_peer(peer)
         gone = [token for token, row in self._asked.items() if row[0] is peer]
         return [self._asked.pop(token)[3] for token in gone]

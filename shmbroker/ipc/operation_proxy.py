@@ -62,6 +62,10 @@ class PartialResults:
     def __init__(self) -> None:
         self._parts: dict[tuple[int, int], bytearray] = {}
 
+    def __len__(self) -> int:
+        """How many bodies are not whole yet."""
+        return len(self._parts)
+
     def add(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """One EXECUTED_PART entry."""
         token = EXECUTED_HEAD.unpack_from(data, index)[0]

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from shmbroker import clock
 from shmbroker.broker import damage, removals
 from shmbroker.broker.damage import DamageMender
 from shmbroker.broker.partition_store import PartitionStore
@@ -31,6 +30,7 @@ from shmbroker.shm.positions import PositionTable, table_bytes
 from shmbroker.tools.log_verify import verify
 from tests.support.family_memory import VirtualClock
 from tests.support.leadership import leadership
+from tests.support.waiting import wait_until
 
 NOW_MS = 1_000_000
 SIZE = len(encode_batch([(NOW_MS, None, b"v" * 100, ())]))
@@ -566,11 +566,12 @@ def test_a_full_disk_does_not_refuse_to_delete_records(
 
 def settle(node: Node, mender: DamageMender) -> None:
     """Until it has nothing to do: its thread works on a few KiB."""
-    mender.run(NOW_MS)
-    while mender._current is not None:
-        clock.sleep(0.001)
-        if mender._found:
-            mender.run(NOW_MS)
+
+    def is_done() -> bool:
+        mender.run(NOW_MS)
+        return mender.looked_at is None
+
+    wait_until(is_done, "the mender", between=0.001)
     node.sync()
 
 
@@ -610,9 +611,9 @@ def test_a_fault_is_of_the_file_that_it_names_whatever_its_text_mentions(node: N
     mender = DamageMender(node.store, lambda _key: False)
     beside = first.path + ".swap"
     mender.on_fault(partition, CorruptFault(f"{beside} has no whole batch", beside), NOW_MS)
-    assert mender._current is None
+    assert mender.looked_at is None
     mender.on_fault(partition, CorruptFault(f"unlike {first.path}", second.path), NOW_MS)
-    assert mender._current == (partition, second)
+    assert mender.looked_at is second
     settle(node, mender)
 
 

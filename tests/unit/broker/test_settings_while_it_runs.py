@@ -27,12 +27,14 @@ IN_USE: dict[str, Callable[[Broker], Any]] = {
     "log.cleaner.io.max.bytes.per.second": lambda broker: broker.words[
         broker.member.counters.at(BROKER, CLEANER_RATE)
     ],
-    "leader.replication.throttled.rate": lambda broker: broker.replication.reads.throttle._rate,
-    "follower.replication.throttled.rate": lambda broker: broker.replication.fetcher.throttle._rate,
+    "leader.replication.throttled.rate": lambda broker: broker.replication.reads.throttle.room(0),
+    "follower.replication.throttled.rate": lambda broker: broker.replication.fetcher.throttle.room(
+        0
+    ),
     "remote.fetch.max.wait.ms": lambda broker: broker.reader.tier_wait_ms,
     "remote.list.offsets.request.timeout.ms": lambda broker: broker.tiering.find_timeout_ms,
-    "remote.log.manager.copy.max.bytes.per.second": lambda broker: broker.tiering.copied._rate,
-    "remote.log.manager.fetch.max.bytes.per.second": lambda broker: broker.tiering.fetched._rate,
+    "remote.log.manager.copy.max.bytes.per.second": lambda broker: broker.tiering.copied.room(0),
+    "remote.log.manager.fetch.max.bytes.per.second": lambda broker: broker.tiering.fetched.room(0),
     "transaction.partition.verification.enable": lambda broker: broker.exchange.is_verifying,
 }
 

@@ -95,16 +95,23 @@ def test_whatever_a_library_raises_leaves_the_keys_that_were_there(fault: Except
 
 def test_unknown_keys_do_not_have_them_read_without_end() -> None:
     moved = VirtualClock()
-    jwks = Jwks(moved, "https://issuer/keys", 3600, 0.1, 1, lambda url: b"")
+    reads: list[str] = []
+
+    def read(url: str) -> bytes:
+        reads.append(url)
+        return key_set("one")
+
+    jwks = Jwks(moved, "https://issuer/keys", 3600, 0.1, 1, read)
     jwks.want()
-    assert jwks._wanted.is_set()
-    jwks._wanted.clear()
+    assert jwks.is_wanted
+    jwks.begin()
+    assert not jwks.is_wanted
     moved.now += SOON_S / 2
     jwks.want()
-    assert not jwks._wanted.is_set()
+    assert not jwks.is_wanted
     moved.now += SOON_S / 2
     jwks.want()
-    assert jwks._wanted.is_set()
+    wait_until(lambda: len(reads) == 2, "the keys once more")
 
 
 def test_a_file_is_bounded(tmp_path: Path) -> None:

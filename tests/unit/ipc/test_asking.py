@@ -49,7 +49,7 @@ class Asker:
         take[operation](peer, data, 0, len(data))
 
     def is_anything_kept(self) -> bool:
-        return bool(self.asking._partial._parts)
+        return len(self.asking.partial) > 0
 
 
 @pytest.fixture

@@ -16,9 +16,13 @@ LONG_SECONDS = 20
 
 
 @pytest.fixture
-def bell():
+def words():
+    return words_of(memoryview(bytearray(64)))
+
+
+@pytest.fixture
+def bell(words):
     """One process's doorbell as both sides see it, and the epoll of its owner."""
-    words = words_of(memoryview(bytearray(64)))
     eventfd = make_eventfd()
     with select.epoll() as epoll:
         epoll.register(eventfd, EPOLL_EVENTS)
@@ -42,9 +46,9 @@ def test_only_a_sleeper_is_rung(bell):
     assert not is_rung(epoll)
 
 
-def test_a_sleep_is_rung_once_by_each_and_every_sleep_anew(bell):
+def test_a_sleep_is_rung_once_by_each_and_every_sleep_anew(bell, words):
     owner, ringer, epoll = bell
-    other = Doorbell(owner.eventfd, owner._words, 2)
+    other = Doorbell(owner.eventfd, words, 2)
     for _ in range(3):
         owner.say_sleeping()
         ringer.ring_if_sleeping()
@@ -78,14 +82,14 @@ def test_awake_twice_and_sleeping_twice_are_harmless(bell):
 
 
 @pytest.mark.parametrize("died_asleep", [True, False])
-def test_the_first_sleep_of_a_successor_is_rung(bell, died_asleep):
+def test_the_first_sleep_of_a_successor_is_rung(bell, words, died_asleep):
     owner, ringer, epoll = bell
     owner.say_sleeping()
     ringer.ring_if_sleeping()
     if not died_asleep:
         owner.awake()
     assert is_rung(epoll)
-    successor = Doorbell(owner.eventfd, owner._words, 2)
+    successor = Doorbell(owner.eventfd, words, 2)
     successor.awake()
     ringer.ring_if_sleeping()
     assert not is_rung(epoll)

@@ -4,6 +4,7 @@ import pytest
 
 from shmbroker.shm import notice
 from shmbroker.shm.notice import Notice
+from shmbroker.shm.words import words_of
 
 SIZE = 64
 
@@ -25,9 +26,9 @@ def test_text_that_is_being_written_is_no_news_yet() -> None:
     view = memoryview(bytearray(SIZE))
     writer, reader = Notice(view), Notice(view)
     writer.post("one")
-    writer._words[notice.REVISION] += 1
+    words_of(view)[notice.REVISION] += 1
     assert reader.news() is None
-    writer._words[notice.REVISION] += 1
+    words_of(view)[notice.REVISION] += 1
     assert reader.news() == "one"
 
 
