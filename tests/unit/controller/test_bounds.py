@@ -14,7 +14,7 @@ from shmbroker.wire.error_codes import NONE, POLICY_VIOLATION
 Request = Callable[[str], dict[str, Any]]
 ALICE = Identity("User:alice", "127.0.0.1", "SASL_PLAINTEXT")
 SET, DELETE = 0, 1
-GROUP, CLIENT_METRICS, TOPIC = 32, 16, 2
+GROUP, CLIENT_METRICS, BROKER, TOPIC = 32, 16, 4, 2
 
 
 def acl(name: str) -> dict[str, Any]:
@@ -51,6 +51,7 @@ def settings(name: str, type_: int = GROUP, operation: int = SET) -> dict[str, A
     key, value = {
         GROUP: ("consumer.session.timeout.ms", "46000"),
         CLIENT_METRICS: ("interval.ms", "1000"),
+        BROKER: ("log.retention.ms", "1"),
         TOPIC: ("retention.ms", "1"),
     }[type_]
     row = {"name": key, "config_operation": operation, "value": value}
@@ -143,6 +144,30 @@ def test_partitions_of_all_topics_are_bounded(controller: ActiveController) -> N
 
 
 def test_settings_of_topics_need_no_room(controller: ActiveController) -> None:
-    for name in ("a", "b", "c"):
+    names = ("a", "b", "c")
+    for name in names:
         create(controller, topic(name, 1))
         assert ask(controller, "IncrementalAlterConfigs", 1, settings(name, TOPIC)) == NONE
+    for type_, wanted in ((TOPIC, NONE), (GROUP, POLICY_VIOLATION)):
+        resources = [row for name in names for row in settings(name, type_)["resources"]]
+        together = {"resources": resources, "validate_only": False}
+        assert ask(controller, "IncrementalAlterConfigs", 1, together) == wanted
+
+
+def test_what_takes_a_setting_away_needs_no_room(controller: ActiveController) -> None:
+    """A broker has a record of it, though it has no such setting."""
+    for name in ("a", "b"):
+        assert ask(controller, "IncrementalAlterConfigs", 1, settings(name)) == NONE
+    change = settings("1", BROKER, DELETE)
+    assert ask(controller, "IncrementalAlterConfigs", 1, change) == NONE
+    assert ask(controller, "IncrementalAlterConfigs", 1, settings("1", BROKER)) == POLICY_VIOLATION
+
+
+def test_what_is_there_already_needs_no_room(controller: ActiveController) -> None:
+    for name in ("a", "b"):
+        assert ask(controller, "AlterUserScramCredentials", 0, user(name)) == NONE
+    rows = [user(name)["upsertions"][0] for name in ("a", "b")]
+    both = {"deletions": [], "upsertions": rows}
+    assert ask(controller, "AlterUserScramCredentials", 0, both) == NONE
+    both["upsertions"] = [rows[0], user("c")["upsertions"][0]]
+    assert ask(controller, "AlterUserScramCredentials", 0, both) == POLICY_VIOLATION

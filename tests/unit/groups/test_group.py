@@ -2,6 +2,8 @@
 
 import pytest
 
+from shmbroker.groups.classic import agreement
+from shmbroker.groups.classic.answers import described
 from shmbroker.groups.classic.group_value import value_of
 from shmbroker.groups.classic.joining import NEW_MEMBER_TIMEOUT_MS
 from shmbroker.groups.classic.member import subscribed_topics
@@ -74,6 +76,22 @@ def test_an_id_that_is_not_used_in_time_is_forgotten() -> None:
     member_id = table.join(version=4).answer["member_id"]
     table.wait(SESSION_MS)
     assert code(table.join(member_id, version=4)) == UNKNOWN_MEMBER
+
+
+def test_each_id_has_its_own_time_and_takes_room_until_then() -> None:
+    table = Table()
+    first = table.join(version=4).answer["member_id"]
+    table.wait(SESSION_MS - 1)
+    second = table.join(version=4).answer["member_id"]
+    of_two = table.group.held_bytes
+    table.wait(1)
+    assert 0 < table.group.held_bytes < of_two
+    assert code(table.join(first, version=4)) == UNKNOWN_MEMBER
+    table.wait(SESSION_MS - 2)
+    assert table.group.held_bytes > 0
+    table.wait(1)
+    assert code(table.join(second, version=4)) == UNKNOWN_MEMBER
+    assert table.group.held_bytes == 0
 
 
 def test_a_rebalance_waits_for_ids_that_were_given_out() -> None:
@@ -394,6 +412,7 @@ def test_a_member_that_waits_for_the_others_need_not_be_heard() -> None:
     table = Table()
     one, two = table.stable(2, rebalance_ms=10 * SESSION_MS)
     waiting = table.join(one, rebalance_ms=10 * SESSION_MS)
+    assert table.heartbeat(one) == REBALANCE, "and that begins no session"
     for _ in range(8):
         table.wait(SESSION_MS - 1)
         assert table.heartbeat(two) == REBALANCE
@@ -409,6 +428,7 @@ def test_a_member_that_waits_for_its_assignment_need_not_be_heard() -> None:
     leader = calls[0].answer["leader"]
     follower = next(c.answer["member_id"] for c in calls if c.answer["member_id"] != leader)
     waiting = table.sync(follower)
+    assert table.heartbeat(follower) == 0, "and that begins no session"
     for _ in range(15):
         table.wait(5000)
         assert table.heartbeat(leader) == 0
@@ -762,6 +782,55 @@ def test_a_group_knows_what_it_is_subscribed_to() -> None:
     table.stable(1, protocols=(("range", b"\0\0\0\0\0\1\0\1a\xff\xff\xff\xff"),))
     assert table.group.is_subscribed("a")
     assert not table.group.is_subscribed("b")
+
+
+def test_a_group_is_subscribed_to_what_any_member_is() -> None:
+    table = Table(delay_ms=10)
+    # The second begins as the first does; what follows a subscription says nothing of topics.
+    said = [("a", b"1"), ("a", b"2"), ("b", b"1"), ("c", b"1")]
+    calls = [
+        table.join(protocols=(("range", subscribed_to(topic) + b"\0\0\0\1" + more),))
+        for topic, more in said
+    ]
+    table.wait(100)
+    table.sync(calls[0].answer["leader"])
+    assert [table.group.is_subscribed(topic) for topic in "abcd"] == [True] * 3 + [False]
+
+
+def test_members_with_more_topics_than_are_kept_may_read_anything(monkeypatch) -> None:
+    monkeypatch.setattr(agreement, "SUBSCRIBED_NAMES_MAX", 2)
+    for topics, is_known in (("ab", True), ("abc", False)):
+        table = Table(delay_ms=10)
+        for topic in topics:
+            call = table.join(protocols=(("range", subscribed_to(topic) + b"\xff" * 4),))
+        table.wait(100)
+        table.sync(call.answer["leader"])
+        assert table.group.is_subscribed("x") is not is_known
+
+
+def subscribed_to(topic: str) -> bytes:
+    """A subscription up to its user data."""
+    return b"\0\0\0\0\0\1\0\1" + topic.encode()
+
+
+def test_a_group_that_is_not_stable_tells_no_subscriptions() -> None:
+    table = Table()
+    one, two = table.stable(2)
+    rows = {row["member_id"]: row for row in described(table.group)["members"]}
+    assert {name: row["member_assignment"] for name, row in rows.items()} == {
+        one: one.encode(),
+        two: two.encode(),
+    }
+    assert {row["member_metadata"] for row in rows.values()} == {b"m"}
+    told = described(table.group)
+    assert told["error_code"] == 0
+    assert (told["group_state"], told["protocol_type"]) == ("Stable", "consumer")
+    assert told["protocol_data"] == "range"
+    table.join(one)
+    told = described(table.group)
+    assert (told["group_state"], told["protocol_type"]) == ("PreparingRebalance", "consumer")
+    assert told["protocol_data"] == ""
+    assert {row["member_metadata"] for row in told["members"]} == {b""}
 
 
 def test_a_group_that_does_not_say_may_read_anything() -> None:
