@@ -21,11 +21,11 @@ from shmbroker import clock
 from shmbroker.arrow import ClusterFault, DeliveryFault, Producer, write
 from shmbroker.errors import ConfigFault
 from shmbroker.testing.broker import Broker
+from tests.support.waiting import wait_until
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TIME_MS = 1_700_000_000_000
-PATIENCE_S = 30.0
 
 Record = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]] | None]
 """partition, timestamp, key, value, headers"""
@@ -56,22 +56,25 @@ def read(servers: str, topic: str, count: int, partitions: int = 5) -> list[Reco
     )
     found: dict[tuple[int, int], Record] = {}
     ended: set[int] = set()
-    deadline = clock.monotonic() + PATIENCE_S
+
+    def is_all_read() -> bool:
+        for message in consumer.consume(10_000, 0.02):
+            if message.error():
+                assert message.error().code() == KafkaError._PARTITION_EOF
+                ended.add(message.partition())
+                continue
+            found[message.partition(), message.offset()] = (
+                message.partition(),
+                message.timestamp()[1],
+                message.key(),
+                message.value(),
+                message.headers(),
+            )
+        return len(found) >= count and len(ended) == partitions
+
     try:
         consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
-        while (len(found) < count or len(ended) < partitions) and clock.monotonic() < deadline:
-            for message in consumer.consume(10_000, 0.02):
-                if message.error():
-                    assert message.error().code() == KafkaError._PARTITION_EOF
-                    ended.add(message.partition())
-                    continue
-                found[message.partition(), message.offset()] = (
-                    message.partition(),
-                    message.timestamp()[1],
-                    message.key(),
-                    message.value(),
-                    message.headers(),
-                )
+        wait_until(is_all_read, lambda: f"{count} records, not {len(found)}", between=0)
     finally:
         consumer.close()
     sizes = [sum(p == partition for p, _ in found) for partition in range(partitions)]
@@ -148,10 +151,13 @@ def test_kafka_python_reads_what_was_written(servers: str, topic: str) -> None:
     consumer = KafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest")
     consumer.assign([Place(topic, p) for p in range(5)])
     found = []
-    deadline = clock.monotonic() + PATIENCE_S
-    while len(found) < 500 and clock.monotonic() < deadline:
+
+    def are_all_found() -> bool:
         for records in consumer.poll(200).values():
-            found += [(r.timestamp, r.key, r.value, list(r.headers) or None) for r in records]
+            found.extend((r.timestamp, r.key, r.value, list(r.headers) or None) for r in records)
+        return len(found) >= 500
+
+    wait_until(are_all_found, lambda: f"500 records, not {len(found)}", between=0)
     consumer.close()
     assert in_any_order(found) == in_any_order(as_records(data))
 
@@ -198,10 +204,12 @@ def test_a_batch_that_begins_wakes_who_sleeps_longer_than_it_lingers(
     with Producer(servers, topic=topic, linger_ms=0) as producer:
         producer.send(pa.table({"value": ["one"]}))
         producer.flush()
-        given_up_s = clock.monotonic() + PATIENCE_S
         bell = producer._backlog.bell
-        while not bell.is_asleep or bell.wakes_s < clock.monotonic() + 0.3:
-            assert clock.monotonic() < given_up_s
+        wait_until(
+            lambda: bell.is_asleep and bell.wakes_s >= clock.monotonic() + 0.3,
+            "a long sleep",
+            between=0,
+        )
         rings = []
         ring = bell.ring
         monkeypatch.setattr(bell, "ring", lambda: (rings.append(1), ring()))

@@ -4,22 +4,23 @@ from typing import Any
 
 import pytest
 
-from shmbroker import clock
 from tests.support.acknowledged_load import batch_now
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 PARTITIONS = 40
-PATIENCE_S = 30.0
 
 
 def read_until(consumer: Any, expected: dict[Any, list[int]]) -> None:
     """Offsets by partition; nothing else, nothing twice, in order."""
     read: dict[Any, list[int]] = {}
-    deadline = clock.monotonic() + PATIENCE_S
-    while read != expected and clock.monotonic() < deadline:
+
+    def is_all_read() -> bool:
         for partition, records in consumer.poll(timeout_ms=200).items():
             read.setdefault(partition, []).extend(record.offset for record in records)
-    assert read == expected
+        return read == expected
+
+    wait_until(is_all_read, lambda: f"{expected}, read {read}")
 
 
 def test_kafka_python_keeps_its_session(address: str, caplog: pytest.LogCaptureFixture) -> None:

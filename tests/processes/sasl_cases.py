@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from shmbroker import clock
 from shmbroker.testing.broker import Broker
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 FILE = Path(__file__).with_name("sasl_expectations.txt")
 
@@ -457,14 +457,14 @@ def make_users(address: str) -> None:
 
 def wait_for_users(address: str) -> None:
     """Until they are known to who answers there."""
-    deadline = clock.monotonic() + ANSWER_S
-    while clock.monotonic() < deadline:
+
+    def last_rows() -> list[Row]:
         talk = Talk(address)
         talk.handshake("SCRAM-SHA-256")
         talk.scram("a=3Db=2Cc", "odd-secret")
-        if "error_code" not in talk.rows[-1][1]:
-            return
-    raise AssertionError(talk.rows)
+        return talk.rows
+
+    wait_until(lambda: "error_code" not in last_rows()[-1][1], "the users", ANSWER_S)
 
 
 def run(address: str, name: str) -> list[Row]:

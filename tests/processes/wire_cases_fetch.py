@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-from shmbroker import clock
 from shmbroker.records.batch import encode_batch
 from tests.processes.wire_cases import STRANGER, TIME, ZERO, Answers, scenario, versions
 from tests.processes.wire_cases_produce import GOOD, by_id
 from tests.processes.wire_side import Side
 from tests.support.raw_client import RawClient, batch_of, fetch_body, produce_body
+from tests.support.waiting import wait_until
 
 # ── Fetch ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -280,12 +280,14 @@ class FetchTalk:
 
     def until(self, condition: Callable[[dict[str, Any]], bool]) -> Any:
         """Ask until the answer has a partition that is as expected."""
-        deadline = clock.monotonic() + 20
-        while clock.monotonic() < deadline:
+
+        def expected() -> dict[str, Any] | None:
             answer = self.answer({}, None, None, (), 0, {})
             rows = [row for topic in answer["responses"] for row in topic["partitions"]]
-            if rows and condition(rows[0]) and rows[0]["error_code"] != 6:
-                break
+            is_it = rows and condition(rows[0]) and rows[0]["error_code"] != 6
+            return answer if is_it else None
+
+        answer = wait_until(expected, "a partition that is as expected")
         return self.side.comparable("Fetch", self.version, answer)
 
 

@@ -3,11 +3,11 @@ DescribeProducers, DescribeLogDirs."""
 
 from typing import Any
 
-from shmbroker import clock
 from tests.processes.wire_cases import BAD_NAMES, TIME, Answers, scenario, versions
 from tests.processes.wire_cases_produce import GOOD, sequenced
 from tests.processes.wire_side import Side
 from tests.support.raw_client import batch_of, fetch_body, produce_body
+from tests.support.waiting import wait_until
 
 # ── InitProducerId, DescribeLogDirs ─────────────────────────────────────────────────────────────
 
@@ -47,11 +47,10 @@ def delete_records(side: Side) -> Answers:
             values = [b"%d" % value for value in range(10)]
             batch = batch_of(*values, timestamp=TIME + which)
             side.ask("Produce", 9, produce_body(topic, batch, index))
-    deadline = clock.monotonic() + 20
-    while clock.monotonic() < deadline:
-        found = side.ask("FindCoordinator", 1, {"key": "g", "key_type": 0})
-        if "error_code" not in found:
-            break  # so __consumer_offsets is there
+    wait_until(
+        lambda: "error_code" not in side.ask("FindCoordinator", 1, {"key": "g", "key_type": 0}),
+        "__consumer_offsets",
+    )
 
     for version in versions("DeleteRecords"):
 

@@ -11,11 +11,11 @@ import os
 import zlib
 from typing import Any
 
-from shmbroker import clock
 from shmbroker.records.batch import iterate_batches
 from shmbroker.wire import api_keys, codec, schema
 from shmbroker.wire.frame import parse_response_header
 from tests.support.raw_client import RawClient, key_of
+from tests.support.waiting import wait_until
 
 SILENCE_S = 1.0
 ANSWER_S = 30.0
@@ -57,12 +57,13 @@ class Side:
                     }
                 ],
             }
-            deadline = clock.monotonic() + ANSWER_S
-            while clock.monotonic() < deadline:
+
+            def errors() -> list[int]:
                 rows = client.ask("ListOffsets", 5, body)["topics"][0]["partitions"]
-                if not any(row["error_code"] for row in rows):
-                    return name
-        raise AssertionError(f"{name} has no leaders: {rows}")
+                return [row["error_code"] for row in rows]
+
+            wait_until(lambda: not any(errors()), lambda: f"leaders of {name}: {errors()}")
+        return name
 
     def learn(self, name: str) -> bytes:
         """The id of a topic that a case has created itself."""

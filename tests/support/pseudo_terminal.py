@@ -8,8 +8,10 @@ import select
 import signal
 import struct
 import termios
-import time
 from collections.abc import Callable, Sequence
+from typing import cast
+
+from tests.support.waiting import wait_until
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 WAIT_S = 30.0
@@ -51,25 +53,30 @@ class PseudoTerminal:
 
     def wait(self, condition: Callable[[list[str]], bool], what: str) -> list[str]:
         """The first frame of which this holds."""
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
+
+        def shown() -> str:
+            frame = "\n".join(self.frame())
+            return f"a frame with {what}:\n{frame}\n{self.text[-500:]!r}"
+
+        def fitting() -> list[str]:
             frame = self.frame()
-            if frame and condition(frame):
-                return frame
-            self._read(0.1)
-        shown = "\n".join(self.frame())
-        raise AssertionError(f"no frame with {what}:\n{shown}\n{self.text[-500:]!r}")
+            return frame if frame and condition(frame) else []
+
+        return cast(list[str], wait_until(fitting, shown, WAIT_S, 0.1))
 
     def ended(self) -> int:
         """Its exit status, once it has ended."""
-        deadline = time.monotonic() + WAIT_S
-        while self._status is None:
-            assert time.monotonic() < deadline, f"it has not ended: {self.text[-500:]!r}"
+
+        def status() -> int | None:
             self._read(0.1)
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._status = os.waitstatus_to_exitcode(status)
+            if self._status is None:
+                pid, end = os.waitpid(self.pid, os.WNOHANG)
+                self._status = os.waitstatus_to_exitcode(end) if pid else None
+            return self._status
+
+        wait_until(lambda: status() is not None, lambda: f"its end: {self.text[-500:]!r}", WAIT_S)
         self._read(0.1)
+        assert self._status is not None
         return self._status
 
     def close(self) -> None:
