@@ -104,6 +104,17 @@ def test_a_rebalance_waits_for_ids_that_were_given_out() -> None:
     assert code(first) == code(second) == 0
 
 
+def test_a_first_rebalance_ends_when_the_id_that_it_waits_for_is_forgotten() -> None:
+    """As Kafka has it, though another newcomer might still come in its time."""
+    table = Table(delay_ms=60_000)
+    call = table.join(rebalance_ms=90_000)
+    table.join(version=4)
+    table.wait(SESSION_MS - 1)
+    assert call.answer is None
+    table.wait(1)
+    assert code(call) == 0
+
+
 def test_an_id_that_leaves_is_not_waited_for() -> None:
     table = Table()
     (one,) = table.stable(1)
@@ -399,6 +410,25 @@ def test_a_member_lives_as_long_as_it_is_heard() -> None:
     assert table.stored[-1]["members"] == []
 
 
+def test_a_heartbeat_that_is_heard_of_late_takes_no_time_away() -> None:
+    """One that was answered elsewhere, before the last that came here."""
+    table = Table()
+    (one,) = table.stable(1)
+    table.wait(100)
+    elsewhere_ms = table.now_ms
+    table.wait(100)
+    assert table.heartbeat(one) == 0
+    table.group.see(one, elsewhere_ms)
+    table.group.see("ghost", elsewhere_ms)
+    table.wait(SESSION_MS - 1)
+    assert list(table.group.members) == [one]
+    table.group.see(one, table.now_ms)
+    table.wait(SESSION_MS - 1)
+    assert list(table.group.members) == [one]
+    table.wait(1)
+    assert list(table.group.members) == []
+
+
 def test_a_commit_is_a_sign_of_life() -> None:
     table = Table()
     (one,) = table.stable(1)
@@ -523,6 +553,16 @@ def test_a_static_member_needs_no_id_and_is_named_after_its_instance() -> None:
     call = table.join(instance="i", version=9)
     table.wait(0)
     assert call.answer["member_id"].startswith("i-")
+
+
+def test_a_member_that_comes_again_takes_the_room_that_it_has() -> None:
+    table = Table()
+    (one,) = static_group(table, "a")
+    room = table.group.bytes_of(one, None)
+    assert room > 0
+    assert table.group.bytes_of("", "a") == table.group.bytes_of(one, "a") == room
+    for member_id, instance in (("ghost", None), ("ghost", "a"), ("", "z"), ("", None)):
+        assert table.group.bytes_of(member_id, instance) == 0
 
 
 def test_a_static_member_comes_back_without_a_rebalance() -> None:
