@@ -615,6 +615,94 @@ def test_a_follower_joins_when_it_has_caught_up(nodes):
     assert leader.partition.high_watermark == 7
 
 
+def brokers_in_image(**states):
+    """The three brokers, all at work but where `states` says it otherwise (b3=False, or None)."""
+    brokers = {
+        number: SimpleNamespace(is_active=states.get(f"b{number}", True), broker_epoch=number * 10)
+        for number in (1, 2, 3)
+        if states.get(f"b{number}", True) is not None
+    }
+    return SimpleNamespace(brokers=brokers)
+
+
+@pytest.fixture
+def caught_up(nodes):
+    """The leader; the third broker has all that it has, and is not in sync yet."""
+    for node in nodes:
+        node.lead(1, 0, (1, 2))
+    nodes[0].append(b"x")
+    settle(nodes)
+    return nodes[0]
+
+
+@pytest.mark.parametrize("state", [False, None])
+def test_who_is_fenced_or_gone_is_not_asked_for(caught_up, state):
+    """The controller would refuse (KIP-841)."""
+    caught_up.in_sync.expand(brokers_in_image(b3=state))
+    assert caught_up.asked == []
+    assert caught_up.partition.pending_in_sync is None
+    # Nothing new is read, so it is found by the next look.
+    caught_up.in_sync.expand(brokers_in_image())
+    assert caught_up.asked == []
+    caught_up.in_sync.look_at_all([caught_up.partition], brokers_in_image(), caught_up.now, 1000)
+    assert len(caught_up.asked) == 1
+
+
+def test_a_change_is_asked_for_once_and_as_the_image_has_it(caught_up):
+    partition = caught_up.partition
+    for _ in range(2):
+        caught_up.in_sync.expand(brokers_in_image())
+        caught_up.in_sync.look_at_all([partition], brokers_in_image(), caught_up.now, 1000)
+    (request,) = caught_up.asked
+    (topic,) = request["topics"]
+    assert topic["topic_id"] == TOPIC
+    (row,) = topic["partitions"]
+    assert row == {
+        "partition_index": 0,
+        "leader_epoch": partition.leader_epoch,
+        "new_isr_with_epochs": [
+            {"broker_id": number, "broker_epoch": number * 10} for number in (1, 2, 3)
+        ],
+        "leader_recovery_state": 0,
+        "partition_epoch": partition.partition_epoch,
+    }
+    # While the answer says nothing against it, the image will tell: it is not asked for again.
+    caught_up.in_sync.on_answer({"error_code": 0, "topics": []}, caught_up.partitions)
+    caught_up.reads.may_join.add(partition)
+    caught_up.in_sync.expand(brokers_in_image())
+    caught_up.in_sync.look_at_all([partition], brokers_in_image(), caught_up.now, 1000)
+    assert len(caught_up.asked) == 1
+
+
+def test_who_leads_no_more_asks_for_nobody(caught_up):
+    caught_up.lead(2, 1, (1, 2))
+    caught_up.in_sync.expand(brokers_in_image())
+    caught_up.in_sync.look_at_all(
+        [caught_up.partition], brokers_in_image(), caught_up.now + 5000, 1000
+    )
+    assert caught_up.asked == []
+
+
+def test_who_leads_no_more_does_not_ask_again_what_nobody_knows(caught_up):
+    caught_up.in_sync.expand(brokers_in_image())
+    answer = {"error_code": error_codes.NOT_CONTROLLER}
+    caught_up.in_sync.on_answer(answer, caught_up.partitions)
+    caught_up.lead(2, 1, (1, 2))
+    caught_up.in_sync.look_at_all([caught_up.partition], brokers_in_image(), caught_up.now, 1000)
+    caught_up.lead(1, 2, (1, 2, 3))
+    caught_up.in_sync.look_at_all([caught_up.partition], brokers_in_image(), caught_up.now, 1000)
+    assert len(caught_up.asked) == 1
+
+
+def test_a_refusal_of_a_partition_that_was_made_anew_is_not_of_this_one(caught_up):
+    caught_up.in_sync.expand(brokers_in_image())
+    another = {key: object() for key in caught_up.partitions}
+    answer = {"error_code": error_codes.INELIGIBLE_REPLICA}
+    caught_up.in_sync.on_answer(answer, another)
+    assert caught_up.partition.pending_in_sync == (1, 2, 3)
+    assert caught_up.moved == set()
+
+
 def seconds_to_copy(nodes, side, in_sync, replicas="0:1,0:2,0:3", rate=500_000):
     """What follower 3 has after each second, of 4 MB that are there before it begins."""
     name = f"{side}.replication.throttled.replicas"
