@@ -66,7 +66,7 @@ class Cutting:
         own_epoch, own_end = log.leader_epochs.end_offset_for(end_epoch, log.log_end_offset)
         offset = min(end_offset, log.log_end_offset)
         if own_epoch >= 0:
-            offset = min(offset, own_end) if own_epoch == end_epoch else min(own_end, offset)
+            offset = min(offset, own_end)
         self._truncate(row, max(offset, log.log_start_offset))
 
     def fit(self, row: CopiedRow, log_start: int, end_offset: int) -> None:
