@@ -1,5 +1,6 @@
 """Leader and follower against each other: real logs, sessions and fetchers, rings made of lists."""
 
+import copy
 import errno
 import itertools
 import os
@@ -670,7 +671,8 @@ def test_a_change_is_asked_for_once_and_as_the_image_has_it(caught_up):
     caught_up.in_sync.on_answer({"error_code": 0, "topics": []}, caught_up.partitions)
     caught_up.reads.may_join.add(partition)
     caught_up.in_sync.expand(brokers_in_image())
-    caught_up.in_sync.look_at_all([partition], brokers_in_image(), caught_up.now, 1000)
+    caught_up.append(b"and now the second broker lags")
+    caught_up.in_sync.look_at_all([partition], brokers_in_image(), caught_up.now + 5000, 1000)
     assert len(caught_up.asked) == 1
 
 
@@ -701,6 +703,52 @@ def test_a_refusal_of_a_partition_that_was_made_anew_is_not_of_this_one(caught_u
     caught_up.in_sync.on_answer(answer, another)
     assert caught_up.partition.pending_in_sync == (1, 2, 3)
     assert caught_up.moved == set()
+
+
+def test_who_follows_another_leader_tells_the_first(nodes):
+    for node in nodes:
+        node.lead(1, 0)
+    nodes[0].append(b"x")
+    settle(nodes)
+    follower = nodes[1]
+    first, second = follower.fetcher.links[1], follower.fetcher.links[3]
+    (row,) = first.rows.values()
+    follower.fetcher.retries.again(row, 1000)
+    follower.lead(3, 1)
+    assert first.rows == {} and first.gone == [row.which]
+    assert follower.fetcher.retries.next_ms is None
+    (another,) = second.rows.values()
+    assert follower.fetcher.rows == {KEY: another}
+    assert another.leader_epoch == 1 and another in second.changed
+
+
+def test_in_a_new_epoch_the_log_is_compared_again(nodes):
+    for node in nodes:
+        node.lead(1, 0)
+    nodes[0].append(b"x")
+    settle(nodes)
+    link = nodes[1].fetcher.links[1]
+    (row,) = link.rows.values()
+    assert row.is_compared and row.leader_epoch == 0
+    nodes[1].fetcher.follow(nodes[1].partition)
+    assert row.is_compared and row not in link.changed, "it goes on"
+    nodes[1].lead(1, 1)
+    assert list(link.rows.values()) == [row] and link.gone == []
+    assert not row.is_compared and row.leader_epoch == 1
+    assert row in link.changed
+
+
+def test_what_is_made_anew_is_another_row(nodes):
+    for node in nodes:
+        node.lead(1, 0)
+    follower = nodes[1]
+    link = follower.fetcher.links[1]
+    (row,) = link.rows.values()
+    follower.partition = copy.copy(follower.partition)
+    follower.fetcher.follow(follower.partition)
+    (another,) = link.rows.values()
+    assert another is not row and another.partition is follower.partition
+    assert link.gone == [row.which]
 
 
 def seconds_to_copy(nodes, side, in_sync, replicas="0:1,0:2,0:3", rate=500_000):

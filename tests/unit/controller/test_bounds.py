@@ -8,7 +8,9 @@ import pytest
 from controller_at_work import NOW_MS, Start, create, join, topic
 
 from shmbroker.controller.active_controller import ActiveController
+from shmbroker.controller.decisions.bounds import complaint
 from shmbroker.security.identity import Identity
+from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.wire.error_codes import NONE, POLICY_VIOLATION
 
 Request = Callable[[str], dict[str, Any]]
@@ -150,6 +152,8 @@ def test_settings_of_topics_need_no_room(controller: ActiveController) -> None:
         assert ask(controller, "IncrementalAlterConfigs", 1, settings(name, TOPIC)) == NONE
     for type_, wanted in ((TOPIC, NONE), (GROUP, POLICY_VIOLATION)):
         resources = [row for name in names for row in settings(name, type_)["resources"]]
+        for resource in resources:
+            resource["configs"][0]["value"] = "45001"
         together = {"resources": resources, "validate_only": False}
         assert ask(controller, "IncrementalAlterConfigs", 1, together) == wanted
 
@@ -171,3 +175,9 @@ def test_what_is_there_already_needs_no_room(controller: ActiveController) -> No
     assert ask(controller, "AlterUserScramCredentials", 0, both) == NONE
     both["upsertions"] = [rows[0], user("c")["upsertions"][0]]
     assert ask(controller, "AlterUserScramCredentials", 0, both) == POLICY_VIOLATION
+    # The bound may have been larger once.
+    now = BrokerConfig({"shmbroker.metadata.entries": "1"})
+    records = [("UserScramCredentialRecord", 0, {"name": "a", "mechanism": 1})]
+    assert complaint(records, controller.image, now) is None
+    records += [("UserScramCredentialRecord", 0, {"name": "c", "mechanism": 1})]
+    assert complaint(records, controller.image, now) is not None
