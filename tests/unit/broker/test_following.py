@@ -19,7 +19,16 @@ from shmbroker.broker.replication.in_sync import InSyncChanges
 from shmbroker.broker.replication.log_ends import LogEnds
 from shmbroker.broker.replication.replica_fetcher import ReplicaFetcher
 from shmbroker.errors import StorageFault
-from shmbroker.ipc.operation_layout import NEED_FILE, READ, READ_DONE, TOKEN
+from shmbroker.ipc.operation_layout import (
+    NEED_FILE,
+    READ,
+    READ_DONE,
+    READ_FLAG_FOLLOWER,
+    READ_FLAG_NEW,
+    READ_HEAD,
+    READ_PARTITION,
+    TOKEN,
+)
 from shmbroker.ipc.passed_files import OpenFile
 from shmbroker.log import checkpoints
 from shmbroker.log.config import LogConfig
@@ -720,6 +729,58 @@ def test_who_follows_another_leader_tells_the_first(nodes):
     (another,) = second.rows.values()
     assert follower.fetcher.rows == {KEY: another}
     assert another.leader_epoch == 1 and another in second.changed
+
+
+def reads_of(node, leader):
+    """The READs that wait at a leader: (flags, rows)."""
+    found = []
+    for operation, payload in node.peers[leader].entries:
+        assert operation == READ
+        *_, flags, count, _ = READ_HEAD.unpack_from(payload)
+        rows = list(READ_PARTITION.iter_unpack(payload[READ_HEAD.size :]))
+        assert len(rows) == count
+        found.append((flags, rows))
+    node.peers[leader].entries.clear()
+    return found
+
+
+def test_a_read_names_what_is_followed_once_and_what_is_no_more(nodes):
+    for node in nodes:
+        node.lead(1, 0)
+    follower = nodes[1]
+    follower.fetcher.send_all()
+    named = (KEY, 0, 0, -1, 0, 0, 0)
+    assert reads_of(follower, 1) == [(READ_FLAG_FOLLOWER | READ_FLAG_NEW, [named])]
+    follower.fetcher.send_all()
+    assert reads_of(follower, 1) == [], "one is under way, and nothing is new"
+    follower.fetcher.unfollow(KEY)
+    follower.fetcher.send_all()
+    gone = (bytes(20), 0, -1, -1, -1, -1, -1)
+    assert reads_of(follower, 1) == [(READ_FLAG_FOLLOWER, [gone])]
+    follower.fetcher.links[1].token = 0  # answered
+    follower.fetcher.send_all()
+    assert reads_of(follower, 1) == [], "nothing is followed there"
+
+
+def test_a_leader_that_is_down_is_asked_nothing(nodes):
+    for node in nodes:
+        node.lead(1, 0)
+    follower = nodes[1]
+    follower.peers[1].incarnation = 0
+    follower.fetcher.send_all()
+    assert reads_of(follower, 1) == []
+    follower.peers[1].incarnation = 2
+    follower.fetcher.on_peer_lost(Ring(1))  # another that had its number
+    follower.fetcher.send_all()
+    assert len(reads_of(follower, 1)) == 1
+    follower.fetcher.on_peer_lost(Ring(1))
+    follower.fetcher.on_peer_lost(Ring(9))
+    follower.fetcher.send_all()
+    assert reads_of(follower, 1) == [], "the one that is asked lives"
+    follower.fetcher.on_peer_lost(follower.peers[1])
+    follower.fetcher.send_all()
+    ((flags, rows),) = reads_of(follower, 1)
+    assert flags & READ_FLAG_NEW and [row[0] for row in rows] == [KEY]
 
 
 def test_in_a_new_epoch_the_log_is_compared_again(nodes):
