@@ -1,8 +1,11 @@
 """Whose word counts while a family starts: what brokers have told holds until they begin again."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from shmbroker.controller.decisions.doubts import Doubts
+from shmbroker.controller.decisions.doubts import Doubts, led_by_the_longest
 
 NOBODY: frozenset[int] = frozenset()
 
@@ -66,3 +69,41 @@ def test_all_in_doubt_are_waited_for_and_the_absent_for_a_while(doubts: Doubts) 
     assert doubts.can_be_settled(pending, False)
     doubts.note(3, True)
     assert doubts.can_be_settled(pending, True)
+
+
+@pytest.mark.parametrize(
+    ("leader", "in_sync", "ends", "leads", "stay"),
+    [
+        (1, (1, 2, 3), {1: (5, 9), 2: (5, 8), 3: (5, 7)}, 1, (1,)),
+        (1, (1, 2, 3), {1: (5, 8), 2: (5, 9), 3: (5, 7)}, 2, (2,)),
+        (1, (1, 2, 3), {1: (5, 9), 2: (6, 8), 3: (5, 7)}, 2, (2,)),
+        # As much is in sync still; the leader that was goes before the others.
+        (2, (1, 2, 3), {1: (5, 9), 2: (5, 9), 3: (5, 7)}, 2, (1, 2)),
+        (-1, (2, 1), {1: (5, 9), 2: (5, 9), 3: (5, 9)}, 2, None),
+        (1, (1,), {1: (5, 8), 3: (5, 9)}, 3, (3,)),
+        (1, (1,), {2: (5, 9), 3: (5, 9)}, 3, (3,)),
+    ],
+)
+def test_who_has_the_most_leads_in_a_new_epoch(
+    leader: int,
+    in_sync: tuple[int, ...],
+    ends: dict[int, tuple[int, int]],
+    leads: int,
+    stay: tuple[int, ...] | None,
+) -> None:
+    """`stay`: the in-sync replicas, where they change. 3 is eligible."""
+    topic: Any = SimpleNamespace(topic_id=bytes(16))
+    partition: Any = SimpleNamespace(
+        partition=4, leader_id=leader, replicas=(1, 2, 3), in_sync_replicas=in_sync,
+        eligible_leader_replicas=(3,), last_known_elr=(),
+    )  # fmt: skip
+    change = led_by_the_longest(topic, partition, ends)
+    wanted: dict[str, Any] = {"partition_id": 4, "topic_id": bytes(16), "leader": leads}
+    wanted["eligible_leader_replicas"] = ()
+    if stay is not None:
+        wanted["isr"] = stay
+    assert change == wanted
+    partition.eligible_leader_replicas, partition.last_known_elr = (), (2,)
+    change = led_by_the_longest(topic, partition, {1: (0, 0)})
+    assert "eligible_leader_replicas" not in change
+    assert change["last_known_elr"] == ()

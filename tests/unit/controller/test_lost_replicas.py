@@ -247,6 +247,7 @@ def test_another_controller_hears_it_anew(three: ActiveController, start: Start)
     ("ends", "epochs", "other", "has_all"),
     [
         ((3, 10), (), (3, 9), True),
+        ((3, 10), (), (3, 10), True),
         ((3, 9), (), (3, 10), False),
         ((4, 20), ((3, 0), (4, 10)), (3, 10), True),
         ((4, 20), ((3, 0), (4, 10)), (3, 11), False),  # it has gone on from 10, without that
