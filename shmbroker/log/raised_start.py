@@ -1,4 +1,5 @@
-"""The log start offset that DeleteRecords has raised, until the checkpoint says it durably.
+"""The log start offset that DeleteRecords has raised, or a leader that has nothing before it, until
+the checkpoint says it durably.
 
 File `log-start-offset` in the log's directory: one number. It is written before DeleteRecords is
 answered and not synced, so it survives the death of all processes, as batches do. The next
@@ -24,12 +25,12 @@ logger = logging.getLogger(__name__)
 RAISED_START = "log-start-offset"
 
 
-def note_raised(log: PartitionLog) -> None:
-    """Write where the log begins now. A full disk may refuse it, and must not refuse to make room:
+def note_raised(log: PartitionLog, start: int) -> None:
+    """Write where the log begins from now on. A full disk may refuse it, and must not refuse to make room:
     then only the checkpoint says it."""
     log.is_start_raised = True
     try:
-        write_file(_path(log), str(log.log_start_offset), is_synced=False)
+        write_file(_path(log), str(start), is_synced=False)
     except StorageFault as fault:
         again = "a log start offset is on the disk with the next checkpoint only"
         logger.warning("%s; %s", fault, again, extra=logs.seldom(again))

@@ -43,7 +43,7 @@ def delete_records(log: PartitionLog, offset: int, high_watermark: int) -> int |
 def raise_start(log: PartitionLog, offset: int) -> None:
     """Let the log begin at `offset`, also after the death of all processes."""
     advance_log_start(log, offset)
-    note_raised(log)
+    note_raised(log, log.log_start_offset)
 
 
 def _end_of(log: PartitionLog, segment: Segment) -> int:

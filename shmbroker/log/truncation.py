@@ -7,7 +7,7 @@ ever after. The high watermark is the caller's to stay above.
 from __future__ import annotations
 
 from shmbroker.log.checkpoints import sync_names
-from shmbroker.log.raised_start import forget_raised
+from shmbroker.log.raised_start import forget_raised, note_raised
 from shmbroker.log.recovery.producers import rebuild_producers
 from shmbroker.records.batch_layout import H_BASE_OFFSET
 
@@ -47,6 +47,9 @@ def truncate_fully(log: PartitionLog, new_start_offset: int, log_start: int | No
     log_start: the log start offset, where it is less, as what lies between is in the store.
     """
     _tell(log, new_start_offset)
+    start = new_start_offset if log_start is None else log_start
+    if log.config.is_tiered and start > log.log_start_offset:
+        note_raised(log, start)  # Its first segment does not say where it begins.
     for segment in log.segments:
         segment.remove()
     log.segments.clear()
@@ -55,7 +58,7 @@ def truncate_fully(log: PartitionLog, new_start_offset: int, log_start: int | No
     log.add_segment(segment)  # before a full disk refuses its files: no log is without a segment
     segment.create_files()
     sync_names(log.directory)
-    log.log_start_offset = new_start_offset if log_start is None else log_start
+    log.log_start_offset = start
     _end_at(log, new_start_offset)
 
 

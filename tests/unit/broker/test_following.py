@@ -677,7 +677,7 @@ def test_a_change_is_asked_for_once_and_as_the_image_has_it(caught_up):
         "partition_epoch": partition.partition_epoch,
     }
     # While the answer says nothing against it, the image will tell: it is not asked for again.
-    caught_up.in_sync.on_answer({"error_code": 0, "topics": []}, caught_up.partitions)
+    caught_up.in_sync.on_answer({"error_code": 0, "topics": []})
     caught_up.reads.may_join.add(partition)
     caught_up.in_sync.expand(brokers_in_image())
     caught_up.append(b"and now the second broker lags")
@@ -697,7 +697,7 @@ def test_who_leads_no_more_asks_for_nobody(caught_up):
 def test_who_leads_no_more_does_not_ask_again_what_nobody_knows(caught_up):
     caught_up.in_sync.expand(brokers_in_image())
     answer = {"error_code": error_codes.NOT_CONTROLLER}
-    caught_up.in_sync.on_answer(answer, caught_up.partitions)
+    caught_up.in_sync.on_answer(answer)
     caught_up.lead(2, 1, (1, 2))
     caught_up.in_sync.look_at_all([caught_up.partition], brokers_in_image(), caught_up.now, 1000)
     caught_up.lead(1, 2, (1, 2, 3))
@@ -707,9 +707,9 @@ def test_who_leads_no_more_does_not_ask_again_what_nobody_knows(caught_up):
 
 def test_a_refusal_of_a_partition_that_was_made_anew_is_not_of_this_one(caught_up):
     caught_up.in_sync.expand(brokers_in_image())
-    another = {key: object() for key in caught_up.partitions}
-    answer = {"error_code": error_codes.INELIGIBLE_REPLICA}
-    caught_up.in_sync.on_answer(answer, another)
+    for key in list(caught_up.partitions):
+        caught_up.partitions[key] = object()
+    caught_up.in_sync.on_answer({"error_code": error_codes.INELIGIBLE_REPLICA})
     assert caught_up.partition.pending_in_sync == (1, 2, 3)
     assert caught_up.moved == set()
 

@@ -461,6 +461,20 @@ def test_truncation_before_everything_starts_anew(opened):
     assert append(again, batch_of()) == 100
 
 
+@pytest.mark.parametrize(("log_start", "expected"), [(None, 100), (1, 1)])
+def test_log_with_a_remote_store_that_starts_anew_begins_there_after_a_kill(
+    opened, log_start, expected
+):
+    """Whose first segment does not say where it begins, as what is before may be in the store: a
+    checkpoint that is older would bring deleted offsets back."""
+    log = opened({"remote.storage.enable": "true"})
+    fill(log, 3)
+    truncate_fully(log, 100, log_start)
+    log.close(clean=False)
+    again = opened({"remote.storage.enable": "true"}, log_start_offset=0)
+    assert (again.log_start_offset, again.log_end_offset) == (expected, 100)
+
+
 def test_slice_in_flight_survives_deletion(opened):
     log = opened()
     fill(log, 2)
