@@ -286,16 +286,8 @@ class _Entries:
     def __init__(self, path: str, base: int) -> None:
         self.path = path
         self.base = base
-        self._entries = self._grown() if os.path.exists(path) else iter(())
+        self._entries = _grown(path) if os.path.exists(path) else iter(())
         self._next: tuple[int, tuple[int, ...]] | None = next(self._entries, None)
-
-    def _grown(self) -> Iterator[tuple[int, tuple[int, ...]]]:
-        previous: tuple[int, ...] | None = None
-        for position, entry in log_files.read_entries(self.path):
-            if previous and (entry[0] <= previous[0] or entry[1] <= previous[1]):
-                raise self._fault(position, f"entry {entry} does not grow from {previous}")
-            previous = entry
-            yield position, entry
 
     def rest(self) -> Iterator[Any]:
         """What was not taken yet."""
@@ -304,7 +296,7 @@ class _Entries:
             self._next = next(self._entries, None)
 
     def _fault(self, position: int, complaint: str) -> CorruptFault:
-        return CorruptFault(f"{self.path} at position {position}: {complaint}")
+        return _entry_fault(self.path, position, complaint)
 
     def check_position(self, position: int, base_offset: int) -> None:
         """Check at each batch: an entry for its position must not lie before its offsets."""
@@ -337,3 +329,18 @@ class _Entries:
         if self._next:
             at, entry = self._next
             raise self._fault(at, f"entry {entry} lies behind the end of the segment")
+
+
+def _grown(path: str) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """The entries of an index, as long as they grow. It knows no `_Entries`: with that gone, its
+    file is closed, too."""
+    previous: tuple[int, ...] | None = None
+    for position, entry in log_files.read_entries(path):
+        if previous and (entry[0] <= previous[0] or entry[1] <= previous[1]):
+            raise _entry_fault(path, position, f"entry {entry} does not grow from {previous}")
+        previous = entry
+        yield position, entry
+
+
+def _entry_fault(path: str, position: int, complaint: str) -> CorruptFault:
+    return CorruptFault(f"{path} at position {position}: {complaint}")

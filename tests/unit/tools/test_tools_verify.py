@@ -1,6 +1,7 @@
 """`log verify` passes what is right, and names the first fault of what isn't."""
 
 import errno
+import gc
 import os
 import re
 import shutil
@@ -207,6 +208,17 @@ def test_records_that_lie_are_found_when_walked(log: Path) -> None:
     assert next(verify(str(log))).fault is None
     fault = next(verify(str(log), with_records=True)).fault
     assert fault and re.search(r"position 0: bytes are left over", fault)
+
+
+def test_a_fault_leaves_no_file_open(log: Path) -> None:
+    overwrite(LOG, SIZE + 70, b"\xff")(log)
+    gc.disable()  # what is open must not wait for a collection
+    try:
+        list(verify(str(log)))
+        files = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+    finally:
+        gc.enable()
+    assert [file for file in files if file.startswith(str(log))] == []
 
 
 def test_single_files(log: Path) -> None:
