@@ -1,12 +1,13 @@
 """Fetches that name the same partitions each time go on in a session that the client does not know
 of: what a READ names then, and that the client is told of all."""
 
+import copy
 from typing import Any
 
 import pytest
 
 from shmbroker.gateway import fetch, fetch_implied
-from shmbroker.gateway.fetch_session import KEPT_MIN
+from shmbroker.gateway.fetch_session import EVICTION_MS, KEPT_MIN
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import (
     READ_DONE_HEAD,
@@ -34,6 +35,8 @@ class Gateway(FetchGateway):
         self.offsets = dict.fromkeys(range(COUNT), 0)
         self.places = list(range(COUNT))
         """The partitions in the order of the last READ that named all."""
+        self.others: list[str] = []
+        """Topics that are not there, of which it names partition 0 before all else."""
 
     def send(self, first: int = 0, isolation: int = 0) -> bool:
         """A Fetch of all, from the partition `first` on."""
@@ -48,7 +51,8 @@ class Gateway(FetchGateway):
             "max_wait_ms": 500,
             "min_bytes": 1,
             "isolation_level": isolation,
-            "topics": [name | {"partitions": rows}],
+            "topics": [{"topic": other, "partitions": rows[:1]} for other in self.others]
+            + [name | {"partitions": rows}],
         }
         if version < 15:
             body["replica_id"] = -1
@@ -86,7 +90,10 @@ class Gateway(FetchGateway):
             "FetchResponse", self.version, frame, 9 if self.version >= 12 else 8
         )
         assert not answer.get("session_id") and not answer.get("error_code")
-        (topic,) = answer["responses"]
+        topics = {row["topic"] or row["topic_id"]: row for row in answer["responses"]}
+        assert len(topics) == len(answer["responses"])
+        topic = topics.pop(TOPIC_ID if self.version >= 13 else "t")
+        assert list(topics) == self.others
         rows = {row["partition_index"]: row for row in topic["partitions"]}
         assert len(rows) == len(topic["partitions"])
         return rows
@@ -131,6 +138,37 @@ def test_records_are_told_once() -> None:
     assert not rows[3]["records"] and rows[3]["high_watermark"] == 44
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_topic_is_told_once_whether_there_is_news_of_it_or_not(version: int) -> None:
+    gateway = Gateway(version)
+    gateway.begin()
+    for end in (44, None, 45):
+        gateway.send()
+        rows = gateway.answer(*([] if end is None else [(3, 0, end, b"")]))
+        assert sorted(rows) == list(range(COUNT)) and rows[3]["high_watermark"] == (end or 44)
+
+
+def test_a_topic_with_records_and_with_an_error_is_told_once() -> None:
+    gateway = Gateway()
+    gateway.others = ["gone"]
+    gateway.offsets[COUNT] = 0
+    for told in ((), (), ((3, 0, 44, b"records"),)):
+        gateway.send()
+        rows = gateway.answer(*told)
+        assert rows[COUNT]["error_code"] == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    assert bytes(rows[3]["records"]) == b"records" and len(rows) == COUNT + 1
+
+
+def test_a_client_that_goes_back_is_read_from_there() -> None:
+    gateway = Gateway()
+    gateway.begin()
+    for offset in (5, 0):
+        gateway.offsets[3] = offset
+        gateway.send()
+        assert gateway.read() == (DELTA, {3: offset})
+        gateway.answer()
+
+
 def test_after_an_error_nothing_is_known() -> None:
     gateway = Gateway()
     gateway.begin()
@@ -145,7 +183,7 @@ def test_after_an_error_nothing_is_known() -> None:
     assert rows[4]["high_watermark"] == 50
 
 
-@pytest.mark.parametrize("change", ["fewer", "more", "others", "isolation", "twice"])
+@pytest.mark.parametrize("change", ["fewer", "more", "others", "isolation", "version", "twice"])
 def test_what_else_is_asked_for_is_taken_whole(change: str) -> None:
     gateway = Gateway()
     gateway.begin()
@@ -159,6 +197,8 @@ def test_what_else_is_asked_for_is_taken_whole(change: str) -> None:
         gateway.offsets[COUNT] = 0
     elif change == "isolation":
         isolation = 1
+    elif change == "version":
+        gateway.version = 11
     if change == "twice":
         row = {"partition": 1, "fetch_offset": 0, "partition_max_bytes": 1000}
         topics = [{"topic": "t", "partitions": [row] * COUNT}]
@@ -229,6 +269,25 @@ def test_it_ends_with_its_connection() -> None:
     assert READ_HEAD.unpack_from(payload)[5:7] == (WHOLE, 0)
     gateway.api.implied.end(gateway.connection)
     assert len(gateway.peer.sent) == 1
+
+
+def test_who_was_silent_makes_room_and_is_then_taken_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_implied, "IMPLIED_MAX", 1)
+    gateway = Gateway()
+    gateway.begin()
+    silent, gateway.connection = gateway.connection, copy.copy(gateway.connection)
+    gateway.connection.scope = 2
+    monkeypatch.setattr(gateway, "now", lambda: EVICTION_MS / 1000 + 1)
+    gateway.send()
+    gateway.peer.sent.clear()
+    gateway.answer()
+    gateway.send()
+    ended, _ = gateway.peer.sent
+    assert READ_HEAD.unpack_from(ended)[5:7] == (WHOLE, 0)
+    gateway.peer.sent.clear()
+    gateway.connection = silent
+    gateway.send()
+    assert gateway.read()[0] == 0
 
 
 def test_where_there_is_no_room_requests_go_on_whole(monkeypatch: pytest.MonkeyPatch) -> None:
