@@ -1,0 +1,237 @@
+"""How a member of the new consumer protocol comes to its target, who may commit for it, and what a
+restart or a heartbeat of another leaves as it is."""
+
+from typing import Any
+
+import pytest
+
+from shmbroker.groups.consumer import records as stored
+from shmbroker.groups.consumer.heartbeats import on_heartbeat
+from shmbroker.wire import error_codes
+from tests.unit.groups.consumers_at_work import NO_SHARD, REBALANCE_MS, Room
+
+
+def having(room: Room, *partitions: int, topic: str = "t") -> list[dict[str, Any]]:
+    return [{"topic_id": room.cluster.id_of(topic), "partitions": list(partitions)}]
+
+
+def held(room: Room, member_id: str, topic: str = "t") -> tuple[set[int], set[int]]:
+    """What a member is assigned of a topic, and what it has still to give up."""
+    member, topic_id = room.group.members[member_id], room.cluster.id_of(topic)
+    return set(member.assigned.get(topic_id, ())), set(member.revoking.get(topic_id, ()))
+
+
+def two_of_which_one_gives_up() -> Room:
+    """Where "a" has been told to keep partition 0; "b" waits for partition 1."""
+    room = Room(t=2, u=1)
+    room.join("a", "t")
+    room.join("b", "t")
+    room.beat("a", 1)
+    assert held(room, "a") == ({0}, {1})
+    return room
+
+
+# ── giving up ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("says", "epoch"),
+    [(None, 1), ((0, 1), 1), ((1,), 1), ((0,), 2), ((), 2)],
+)
+def test_who_may_still_read_what_it_has_to_give_up_keeps_others_waiting(
+    says: tuple[int, ...] | None, epoch: int
+) -> None:
+    room = two_of_which_one_gives_up()
+    owned = None if says is None else having(room, *says)
+    assert room.beat("a", 1, topic_partitions=owned)["member_epoch"] == epoch
+    assert held(room, "a") == ({0}, {1} if epoch == 1 else set())
+    room.beat("b", 2)
+    assert held(room, "b") == ({1} if epoch == 2 else set(), set())
+    room.check()
+
+
+def test_who_reads_nothing_gives_up_at_once() -> None:
+    room = Room(t=2)
+    room.join("a", "t")
+    room.join("b", "t")
+    assert room.beat("a", 1, topic_partitions=[])["member_epoch"] == 2
+    assert held(room, "a") == ({0}, set())
+
+
+def test_what_was_to_be_given_up_comes_back_when_nobody_wants_it_any_more() -> None:
+    room = two_of_which_one_gives_up()
+    room.beat("b", -1)
+    assert room.beat("a", 1, topic_partitions=having(room, 0))["member_epoch"] == 3
+    assert held(room, "a") == ({0, 1}, set())
+    room.check()
+
+
+def test_who_subscribes_to_something_else_while_it_gives_up_gives_up_all() -> None:
+    room = two_of_which_one_gives_up()
+    more = {"subscribed_topic_names": ["u"], "topic_partitions": having(room, 0, 1)}
+    answer = room.beat("a", 1, **more)
+    assert answer["member_epoch"] == 1
+    assert answer["assignment"] == {"topic_partitions": []}
+    assert held(room, "a") == (set(), {0, 1})
+    epoch = room.beat("b", 2)["member_epoch"]
+    assert held(room, "b") == (set(), set())
+    assert room.beat("a", 1, topic_partitions=[])["member_epoch"] == 3
+    assert held(room, "a", "u") == ({0}, set())
+    room.beat("b", epoch)
+    assert held(room, "b") == ({0, 1}, set())
+    room.check()
+
+
+@pytest.mark.parametrize("says", [None, (), (0,)])
+def test_a_state_that_is_not_known_is_left_by_who_reads_nothing(
+    says: tuple[int, ...] | None,
+) -> None:
+    room = Room(t=2)
+    room.join("m", "t")
+    member = room.group.members["m"].copy()
+    member.state = 77
+    room.group.replay(*stored.current_record("g", member))
+    owned = None if says is None else having(room, *says) if says else []
+    answer = room.beat("m", 1, topic_partitions=owned)
+    if owned == []:
+        assert answer["member_epoch"] == 1 and held(room, "m") == ({0, 1}, set())
+    else:
+        assert answer["error_code"] == error_codes.FENCED_MEMBER_EPOCH
+
+
+# ── heartbeats ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_all_said_again_without_news_moves_no_member() -> None:
+    """Else the epoch before would be this one, and a lost answer of it would fence the member."""
+    room = Room(t=2)
+    room.join("m", "t")
+    before = room.group.members["m"].copy()
+    stored_before = len(room.records)
+    answer = room.beat(
+        "m",
+        1,
+        rebalance_timeout_ms=REBALANCE_MS,
+        subscribed_topic_names=["t"],
+        topic_partitions=having(room, 0, 1),
+    )
+    assert answer["assignment"] == {"topic_partitions": having(room, 0, 1)}
+    assert room.group.members["m"].is_like(before)
+    assert len(room.records) == stored_before
+
+
+def test_a_heartbeat_with_the_instance_id_of_another_is_refused() -> None:
+    room = Room(t=2)
+    room.join("a", "t", instance_id="i")
+    room.join("b", "t", instance_id="j")
+    room.beat("a", 1, topic_partitions=having(room, 0))
+    assert room.beat("a", 2, instance_id="j")["error_code"] == error_codes.FENCED_INSTANCE_ID
+    assert room.beat("a", 2, instance_id="x")["error_code"] == error_codes.UNKNOWN_MEMBER_ID
+    assert room.beat("a", 2, instance_id="i")["member_epoch"] == 2
+
+
+@pytest.mark.parametrize("client", [("client", "/other"), ("other", "/host")])
+def test_where_a_member_heartbeats_from_now_is_noted(client: tuple[str, str]) -> None:
+    room = Room(t=2)
+    room.join("m", "t")
+    body = dict.fromkeys(
+        ("instance_id", "rack_id", "server_assignor", "topic_partitions",
+         "subscribed_topic_names", "subscribed_topic_regex")
+    )  # fmt: skip
+    body |= {"member_id": "m", "member_epoch": 1, "rebalance_timeout_ms": -1}
+    answer, change = on_heartbeat(room.group, body, *client, room.now_ms, room.cluster.topics)
+    assert answer["member_epoch"] == 1
+    assert room.store(change)
+    member = room.group.members["m"]
+    assert (member.client_id, member.client_host) == client
+    room.check()
+
+
+# ── what the log says ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_who_has_nothing_to_give_up_is_not_fenced_for_that_after_a_restart() -> None:
+    room = Room(t=2)
+    room.join("m", "t")
+    room.restart()
+    for _ in range(4):
+        room.wait(REBALANCE_MS // 2)
+        assert room.beat("m", 1)["member_epoch"] == 1
+
+
+def test_all_that_a_member_says_of_itself_is_there_after_a_restart() -> None:
+    room = Room(t=2)
+    room.join("m", "t", rack_id="r", instance_id="i", server_assignor="range")
+    before = room.group.members["m"]
+    room.restart()
+    member = room.group.members["m"]
+    assert (member.rack_id, member.instance_id, member.assignor) == ("r", "i", "range")
+    assert member.is_like(before)
+
+
+def test_a_member_whose_place_is_gone_from_the_log_has_nothing() -> None:
+    """Compaction may keep that record alone, before the one that ends the member."""
+    room = two_of_which_one_gives_up()
+    member = room.group.members["a"]
+    record_type, key, _ = stored.current_record("g", member)
+    room.group.replay(record_type, key, None)
+    assert held(room, "a") == (set(), set())
+    assert [room.group.owner_of(room.cluster.id_of("t"), each) for each in (0, 1)] == [None, None]
+    assert (member.epoch, member.previous_epoch) == (-1, -1)
+
+
+def test_the_end_of_a_member_frees_what_it_had_and_its_room() -> None:
+    room = two_of_which_one_gives_up()
+    with_both = room.group.held_bytes
+    member = room.group.members["a"]
+    record_type, key, _ = stored.member_record("g", member)
+    room.group.replay(record_type, key, None)
+    assert [room.group.owner_of(room.cluster.id_of("t"), each) for each in (0, 1)] == [None, None]
+    assert room.group.held_bytes == with_both - member.held_bytes
+
+
+def test_a_group_that_is_made_of_another_knows_what_its_members_have() -> None:
+    room = Room(t=2)
+    room.join("m", "t", instance_id="i")
+    member, target = room.group.members["m"], room.group.targets["m"]
+    group = type(room.group)("g", room.settings, room.make_id, NO_SHARD)
+    group.add(member, target)
+    for name in ("members", "static_members", "targets", "owners", "held_bytes"):
+        assert getattr(group, name) == getattr(room.group, name), name
+
+
+# ── offsets ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_who_may_commit_offsets() -> None:
+    """Kafka's ConsumerGroup.validateOffsetCommit."""
+    room = Room(t=2)
+    assert room.group.on_commit("", -1, 9) == 0, "an admin client, of a group where nobody is"
+    assert room.group.on_commit("", 0, 9) == error_codes.UNKNOWN_MEMBER_ID
+    room.join("m", "t")
+    assert room.group.on_commit("m", 1, 9) == 0
+    assert room.group.on_commit("m", 1, 8) == error_codes.UNSUPPORTED_VERSION
+    assert room.group.on_commit("m", 0, 9) == error_codes.STALE_MEMBER_EPOCH
+    assert room.group.on_commit("m", 2, 9) == error_codes.STALE_MEMBER_EPOCH
+    assert room.group.on_commit("", -1, 9) == error_codes.UNKNOWN_MEMBER_ID
+    answer = room.classic_join("c", "t")
+    generation = answer["generation_id"]
+    assert room.group.on_commit("c", generation, 8) == 0
+    assert room.group.on_commit("c", generation - 1, 8) == error_codes.ILLEGAL_GENERATION
+
+
+def test_who_may_ask_for_committed_offsets() -> None:
+    """Kafka's ConsumerGroup.validateOffsetFetch."""
+    room = Room(t=2)
+    room.join("m", "t")
+    assert room.group.on_fetch(None, -1) == 0
+    assert room.group.on_fetch(None, 0) == error_codes.UNKNOWN_MEMBER_ID
+    assert room.group.on_fetch("m", 1) == 0
+    assert room.group.on_fetch("m", 0) == error_codes.STALE_MEMBER_EPOCH
+    assert room.group.on_fetch("x", -1) == error_codes.UNKNOWN_MEMBER_ID
+
+
+def test_whose_topics_a_group_reads() -> None:
+    room = Room(t=2, u=1)
+    room.join("m", "t")
+    assert room.group.is_subscribed("t") and not room.group.is_subscribed("u")
