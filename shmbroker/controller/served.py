@@ -151,9 +151,7 @@ SERVED = {
         "responses",
     ),
     "IncrementalAlterConfigs": Served(
-        lambda asked: configs.incremental_alter_configs(
-            asked.request, asked.image, asked.cluster.layers, asked.config
-        ),
+        lambda asked: configs.incremental_alter_configs(asked.request, asked.image, asked.config),
         "responses",
         level_changes=configs.level_changes,
     ),

@@ -289,7 +289,7 @@ class World:
         config = {"name": key, "config_operation": 0, "value": value}
         resource = {"resource_type": TOPIC_RESOURCE, "resource_name": "t", "configs": [config]}
         request = {"resources": [resource], "validate_only": False}
-        records, _ = configs.incremental_alter_configs(request, self.image, (), CONFIG)
+        records, _ = configs.incremental_alter_configs(request, self.image, CONFIG)
         self.commit(records)
 
     def lose_power(self, clean: set[int]) -> None:

@@ -32,7 +32,6 @@ from shmbroker.metadata.image import (
 from shmbroker.metadata.messages import fitting
 from shmbroker.metadata.topic_names import INTERNAL_TOPICS, topic_name_complaint
 from shmbroker.settings.checks import validate_broker_config, validate_topic_configs
-from shmbroker.settings.layers import effective_topic_config
 from shmbroker.settings.setting import LIST
 from shmbroker.settings.table import BROKER_SETTINGS, TOPIC_SETTINGS
 from shmbroker.settings.without_effect import idle_complaint
@@ -56,7 +55,6 @@ if TYPE_CHECKING:
     from shmbroker.settings.broker_config import BrokerConfig
 
     Complaint = tuple[int, str | None]
-    from shmbroker.settings.layers import Layers
 
 # `AlterConfigOp.OpType`
 SET = 0
@@ -72,12 +70,13 @@ _KINDS = {
     GROUP_RESOURCE: "group",
     CLIENT_METRICS_RESOURCE: "client metrics subscription",
 }
+_TABLES = {TOPIC_RESOURCE: TOPIC_SETTINGS, BROKER_RESOURCE: BROKER_SETTINGS}
 _MIN_ISR = "min.insync.replicas"
 _OK: Complaint = (NONE, None)
 
 
 def incremental_alter_configs(
-    request: dict[str, Any], image: MetadataImage, layers: Layers, config: BrokerConfig
+    request: dict[str, Any], image: MetadataImage, config: BrokerConfig
 ) -> tuple[list[MetadataRecord], dict[str, Any]]:
     """IncrementalAlterConfigs v0–1: (records, response)."""
 
@@ -87,7 +86,7 @@ def incremental_alter_configs(
         return _own_complaint(resource, image, config)
 
     def alter(resource: dict[str, Any]) -> tuple[list[MetadataRecord], Complaint]:
-        return _alter(resource, image, layers, config)
+        return _alter(resource, image, config)
 
     return _answer(request, image, own_complaint, alter)
 
@@ -235,7 +234,7 @@ def _own_complaint(
 
 
 def _alter(
-    resource: dict[str, Any], image: MetadataImage, layers: Layers, config: BrokerConfig
+    resource: dict[str, Any], image: MetadataImage, config: BrokerConfig
 ) -> tuple[list[MetadataRecord], Complaint]:
     type_, name = resource["resource_type"], resource["resource_name"]
     before = image.config(type_, name)
@@ -245,7 +244,7 @@ def _alter(
         if operation == DELETE:
             value = None
         elif operation != SET:
-            value, complaint = _altered_list(type_, key, operation, value, before, layers)
+            value, complaint = _altered_list(type_, key, operation, value, before)
             if complaint[0]:
                 return [], complaint
         changes[key] = value
@@ -295,26 +294,20 @@ def _changed(
 
 
 def _altered_list(
-    type_: int, key: str, operation: int, value: str, before: Mapping[str, str], layers: Layers
+    type_: int, key: str, operation: int, value: str, before: Mapping[str, str]
 ) -> tuple[str, Complaint]:
     """A list with items more or less. Kafka knows the lists of topics and brokers only, and splits
     at the commas alone: blanks belong to the items."""
-    is_topic = type_ == TOPIC_RESOURCE
-    table = TOPIC_SETTINGS if is_topic else BROKER_SETTINGS if type_ == BROKER_RESOURCE else {}
-    setting = table.get(key)
+    setting = _TABLES.get(type_, {}).get(key)
     if setting is None or setting.type != LIST:
         message = f"Can't {_WORDS[operation]} to key {key} because its type is not LIST."
         return "", (INVALID_CONFIG, message)
-    current = before.get(key)
-    if current is None and is_topic:
-        current, _ = effective_topic_config(key, before, layers)
-    elif current is None:
-        current = setting.default
+    # What brokers say for all topics does not count, in Kafka either.
+    current = before.get(key, setting.default)
     items = dict.fromkeys(item for item in (current or "").split(",") if item)
-    changed = value.split(",")
-    while len(changed) > 1 and not changed[-1]:
-        changed.pop()
-    for item in changed:
+    # As Java splits: no empty items at the end, and none at all where there are only commas.
+    kept = value.rstrip(",")
+    for item in kept.split(",") if kept or not value else ():
         if operation == APPEND:
             items.setdefault(item)
         else:

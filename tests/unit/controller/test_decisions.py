@@ -28,6 +28,15 @@ def set_config(controller: ActiveController, type_: int, name: str, key: str, va
     assert response["responses"][0]["error_code"] == 0, response
 
 
+def alter_list(controller: ActiveController, operation: int, value: str | None) -> str | None:
+    """Change the cleanup policy of topic "t"; what it is then."""
+    config = {"name": "cleanup.policy", "config_operation": operation, "value": value}
+    resource = {"resource_type": 2, "resource_name": "t", "configs": [config]}
+    request = {"resources": [resource], "validate_only": False}
+    controller.handle("IncrementalAlterConfigs", 1, request, NOW_MS)
+    return controller.image.config(TOPIC_RESOURCE, "t").get("cleanup.policy")
+
+
 @pytest.mark.parametrize("cases", ALL.values(), ids=ALL)
 def test_answers_are_kafkas(controller: ActiveController, cases: list[Case]) -> None:
     for api_name, version, request, answers in cases:
@@ -230,11 +239,7 @@ def test_lists_are_appended_to_and_subtracted_from(controller: ActiveController)
     create(controller, topic("t", cleanup_policy="compact"))
 
     def alter(operation: int, value: str | None) -> str | None:
-        config = {"name": "cleanup.policy", "config_operation": operation, "value": value}
-        resource = {"resource_type": 2, "resource_name": "t", "configs": [config]}
-        request = {"resources": [resource], "validate_only": False}
-        controller.handle("IncrementalAlterConfigs", 1, request, NOW_MS)
-        return controller.image.config(TOPIC_RESOURCE, "t").get("cleanup.policy")
+        return alter_list(controller, operation, value)
 
     assert alter(2, "delete") == "compact,delete"
     before = controller.committed_offset
@@ -244,6 +249,37 @@ def test_lists_are_appended_to_and_subtracted_from(controller: ActiveController)
     assert alter(3, "delete") == ""
     assert alter(1, None) is None
     assert alter(2, "compact") == "delete,compact", "the default is what is appended to"
+
+
+@pytest.mark.parametrize(
+    ("operation", "value", "after"),
+    [
+        (2, ",", "compact"),
+        (2, ",,", "compact"),
+        (2, "delete,,", "compact,delete"),
+        (2, ",delete", "compact"),
+        (2, "", "compact"),
+        (3, ",", "compact"),
+        (3, "", "compact"),
+        (3, "delete,", "compact"),
+        (3, "compact,", ""),
+    ],
+)
+def test_commas_at_the_end_of_a_list_are_no_items(
+    controller: ActiveController, operation: int, value: str, after: str
+) -> None:
+    """As Apache Kafka 4.2.1 has it: an empty item elsewhere is one, and is refused."""
+    create(controller, topic("t", cleanup_policy="compact"))
+    assert alter_list(controller, operation, value) == after
+
+
+def test_a_list_of_a_topic_grows_from_kafkas_default_and_not_from_the_brokers(
+    controller: ActiveController,
+) -> None:
+    """As Apache Kafka 4.2.1 has it."""
+    set_config(controller, BROKER_RESOURCE, "", "log.cleanup.policy", "compact")
+    create(controller, topic("t"))
+    assert alter_list(controller, 2, "delete") == "delete"
 
 
 def test_unknown_broker_setting_is_kept(controller: ActiveController) -> None:
