@@ -151,6 +151,30 @@ def test_an_exhausted_epoch_gives_a_new_producer_id() -> None:
     assert begin(after, ID, EPOCH_LAST) == PRODUCER_FENCED
 
 
+@pytest.mark.parametrize("state", (EMPTY, ONGOING, COMPLETE_COMMIT))
+@pytest.mark.parametrize(
+    ("producer_id", "epoch"), [(ID, EPOCH), (ID, EPOCH_LAST - 1), (ID + 1, EPOCH_LAST)]
+)
+def test_only_the_last_epoch_of_the_id_before_goes_on_with_a_new_one(
+    state: int, producer_id: int, epoch: int
+) -> None:
+    """Whoever else names an id that is not the current one aborts nothing."""
+    known = in_state(state, 0, producer_id=NEW_ID, previous_producer_id=ID)
+    assert begin(known, producer_id, epoch) == PRODUCER_FENCED
+
+
+@pytest.mark.parametrize(
+    ("producer_id", "epoch", "current"),
+    [(ID, EPOCH_LAST - 1, 0), (ID + 1, EPOCH_LAST, 0), (ID, EPOCH_LAST, 1)],
+)
+def test_only_the_last_epoch_of_the_id_before_is_a_retry_of_its_end(
+    producer_id: int, epoch: int, current: int
+) -> None:
+    ended = in_state(COMPLETE_COMMIT, current, producer_id=NEW_ID, previous_producer_id=ID)
+    told = end(ended, producer_id, epoch, True, new_id, NOW_MS, 2)
+    assert told == INVALID_PRODUCER_ID_MAPPING
+
+
 def test_the_last_epoch_of_all_is_for_an_abort() -> None:
     fenced = begin(in_state(ONGOING, EPOCH_LAST))
     assert isinstance(fenced, Transaction) and fenced.producer_epoch == EPOCH_LAST + 1
