@@ -9,7 +9,6 @@ import pytest
 from shmbroker.errors import StorageFault
 from shmbroker.groups import group_log
 from shmbroker.groups.group_partition import group_partition
-from shmbroker.groups.transactions.producer_requests import WAIT_MS
 from shmbroker.groups.transactions.transaction import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
@@ -22,7 +21,6 @@ from shmbroker.groups.transactions.transaction import (
 )
 from shmbroker.groups.transactions.transaction_table import RETRY_MS
 from shmbroker.wire.error_codes import (
-    CONCURRENT_TRANSACTIONS,
     COORDINATOR_LOAD_IN_PROGRESS,
     COORDINATOR_NOT_AVAILABLE,
     INVALID_PRODUCER_ID_MAPPING,
@@ -33,19 +31,16 @@ from shmbroker.wire.error_codes import (
     TRANSACTIONAL_ID_NOT_FOUND,
     UNSUPPORTED_VERSION,
 )
-from tests.unit.groups.transactions_at_work import Broker, Call
+from tests.unit.groups.transactions_at_work import (
+    Broker,
+    Call,
+    assert_counts,
+    open_one,
+    state_of,
+)
 
 DAY_MS = 86_400_000
 Make = Callable[..., Broker]
-
-
-def assert_counts(broker: Broker) -> None:
-    """What is counted by state is what is there."""
-    expected = [0] * len(STATE_NAMES)
-    for shard in broker.transactions.shards.values():
-        for entry in shard.entries.values():
-            expected[entry.known.state] += 1
-    assert broker.transactions.states() == expected
 
 
 @pytest.fixture
@@ -64,16 +59,6 @@ def make(tmp_path: Path) -> Iterator[Make]:
 @pytest.fixture
 def broker(make: Make) -> Broker:
     return make()
-
-
-def state_of(broker: Broker, name: str = "x") -> str:
-    known = broker.state(name)
-    assert isinstance(known, Transaction), known
-    return STATE_NAMES[known.state]
-
-
-def open_one(broker: Broker, name: str = "x", *partitions: tuple[str, int]) -> Transaction:
-    return broker.add(broker.init(name).known, *partitions, name=name).known
 
 
 def test_a_transaction_from_begin_to_end(broker: Broker) -> None:
@@ -120,45 +105,6 @@ def test_a_transaction_without_partitions_is_complete_at_once(broker: Broker) ->
     assert broker.end(begun, is_commit=False).error == 0
     assert not broker.sent
     assert state_of(broker) == "CompleteAbort"
-
-
-def test_what_comes_during_the_markers_waits_for_them(broker: Broker) -> None:
-    known = open_one(broker)
-    following = broker.end(known).known
-    added = broker.add(following, ("t", 5))
-    ended = broker.end(known)  # its own retry
-    assert added.is_waiting and ended.is_waiting
-    broker.mark()
-    assert added.known.state == ONGOING
-    assert added.known.partitions == {("t", 5)}
-    # The next transaction has begun already: the retry is of one that is not the last any more.
-    assert ended.error == PRODUCER_FENCED
-
-
-def test_what_waits_is_told_after_a_while(broker: Broker) -> None:
-    following = broker.end(open_one(broker)).known
-    answers = [broker.add(following), broker.init(), broker.end(following, epoch=0)]
-    assert broker.transactions.wake_ms == broker.now_ms + WAIT_MS
-    broker.wait(WAIT_MS - 1)
-    assert all(answer.is_waiting for answer in answers)
-    broker.wait(1)
-    assert [answer.error for answer in answers] == [CONCURRENT_TRANSACTIONS] * 3
-    broker.mark()
-    assert all(not answer.is_waiting for answer in answers)
-    assert state_of(broker) == "CompleteCommit"
-
-
-def test_a_second_producer_waits_for_the_abort_of_the_first(broker: Broker) -> None:
-    known = open_one(broker)
-    second = broker.init(timeout_ms=5)
-    assert second.is_waiting
-    (markers,) = broker.sent
-    assert (markers.is_commit, markers.producer_epoch) == (False, 1)
-    broker.mark()
-    assert (second.known.producer_epoch, second.known.state) == (2, EMPTY)
-    assert second.known.timeout_ms == 5
-    for answer in (broker.add(known), broker.end(known), broker.init("x", 100, 0)):
-        assert answer.error == PRODUCER_FENCED
 
 
 def test_requests_without_sense(broker: Broker) -> None:
@@ -226,21 +172,6 @@ def test_a_good_answer_without_an_error_is_void_too(broker: Broker) -> None:
     assert broker.transactions.hold(["x"], call, {"producer_id": 7, "producer_epoch": 0}, None)
     broker.transactions.on_partition_gone(0)
     assert [body["error_code"] for body in call.bodies] == [NOT_COORDINATOR]
-
-
-def test_who_waits_is_sent_to_another_coordinator(broker: Broker) -> None:
-    following = broker.end(open_one(broker)).known
-    waiting = broker.add(following)
-    (markers,) = broker.sent
-    broker.partitions[0].is_leader = False
-    broker.transactions.on_partition(broker.partitions[0], 1)
-    assert waiting.error == NOT_COORDINATOR
-    assert markers.is_void
-    end_offset = broker.partitions[0].log.log_end_offset
-    broker.mark()
-    broker.wait(DAY_MS)
-    assert broker.partitions[0].log.log_end_offset == end_offset
-    assert broker.init().error == NOT_COORDINATOR
 
 
 # ── time ────────────────────────────────────────────────────────────────────────────────────────
@@ -536,20 +467,6 @@ def test_a_jump_of_the_wall_clock_neither_ends_nor_prolongs_a_transaction(
     assert state_of(broker) == "Ongoing"
     broker.wait(1)
     assert state_of(broker) == "PrepareAbort"
-
-
-@pytest.mark.parametrize("jump_ms", (-DAY_MS, DAY_MS))
-def test_an_operation_waits_no_longer_where_the_wall_clock_jumps(
-    broker: Broker, jump_ms: int
-) -> None:
-    known = open_one(broker)
-    broker.end(known)
-    answer = broker.init()
-    broker.wall_ahead_ms += jump_ms
-    broker.wait(WAIT_MS - 1)
-    assert answer.is_waiting
-    broker.wait(1)
-    assert answer.error == CONCURRENT_TRANSACTIONS
 
 
 @pytest.mark.parametrize(("jump_ms", "left_ms"), ((-DAY_MS, 60_000), (10_000, 20_000), (DAY_MS, 0)))

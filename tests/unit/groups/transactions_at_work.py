@@ -6,7 +6,7 @@ from typing import Any
 
 from shmbroker.groups.transactions.coordinator import TransactionCoordinator
 from shmbroker.groups.transactions.endings import Markers
-from shmbroker.groups.transactions.transaction import Transaction
+from shmbroker.groups.transactions.transaction import STATE_NAMES, Transaction
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.replica.follower import Follower
@@ -171,3 +171,22 @@ class Broker:
     def state(self, name: str = "x") -> Transaction | int:
         error, known = self.transactions.describe(name)
         return error if known is None else known
+
+
+def state_of(broker: Broker, name: str = "x") -> str:
+    known = broker.state(name)
+    assert isinstance(known, Transaction), known
+    return STATE_NAMES[known.state]
+
+
+def open_one(broker: Broker, name: str = "x", *partitions: tuple[str, int]) -> Transaction:
+    return broker.add(broker.init(name).known, *partitions, name=name).known
+
+
+def assert_counts(broker: Broker) -> None:
+    """What is counted by state is what is there."""
+    expected = [0] * len(STATE_NAMES)
+    for shard in broker.transactions.shards.values():
+        for entry in shard.entries.values():
+            expected[entry.known.state] += 1
+    assert broker.transactions.states() == expected

@@ -14,9 +14,16 @@ from shmbroker.records.batch import (
     encode_batch,
     iterate_batches,
     iterate_records,
+    open_batch,
     split_frame,
 )
-from shmbroker.records.batch_layout import BATCH_HEADER, CONTROL_COMMIT
+from shmbroker.records.batch_layout import (
+    BATCH_HEADER,
+    CONTROL_BIT,
+    CONTROL_COMMIT,
+    H_ATTRIBUTES,
+    TRANSACTIONAL_BIT,
+)
 from shmbroker.wire.error_codes import (
     CORRUPT_MESSAGE,
     INVALID_RECORD,
@@ -109,6 +116,8 @@ def test_frame_is_judged_as_kafka_does(data, error):
         (patched(BATCH, 23, ">i", 3), INVALID_RECORD),
         (patched(patched(BATCH, 23, ">i", 99), 57, ">i", 100), INVALID_RECORD),
         (patched(BATCH, 21, ">h", 0x20), INVALID_RECORD),
+        (patched(patched(BATCH, 57, ">i", 0), 23, ">i", -1), INVALID_RECORD),
+        (patched(BATCH, 43, ">q", 0), INVALID_RECORD),
         (patched(BATCH, 43, ">q", 5), INVALID_RECORD),
         (patched(patched(BATCH, 43, ">q", 5), 53, ">i", 0), NONE),
         (patched(BATCH, 12, ">i", 77), NONE),
@@ -117,6 +126,27 @@ def test_frame_is_judged_as_kafka_does(data, error):
 )
 def test_batch_is_judged_as_kafka_does(data, error):
     assert judged(data) == error
+
+
+def test_a_control_batch_is_none_of_a_clients_business():
+    for producer_id in (-1, 9):
+        batch = control_batch(CONTROL_COMMIT, b"", timestamp=3, producer_id=producer_id)
+        assert judged(patched(batch, 53, ">i", 0)) == INVALID_RECORD
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_many_small_records_that_are_compressed_are_not_too_many_for_their_bytes(codec):
+    batch = encode_batch([(0, None, None, [])] * 5000, codec=codec)
+    assert len(batch) < 5000 * 7
+    assert judged(batch) == NONE
+
+
+def test_as_many_records_as_the_bytes_have_room_for_pass():
+    batch = encode_batch([(0, None, None, [])] * 50)
+    assert len(batch) == 61 + 50 * 7
+    assert judged(batch) == NONE
+    one_more = patched(patched(batch, 57, ">i", 51), 23, ">i", 50)
+    assert judged(one_more) == INVALID_RECORD
 
 
 def test_batch_above_the_limit_is_too_large_before_its_crc_counts():
@@ -152,7 +182,10 @@ def test_control_batch_carries_its_type():
     ((_, _, key, value, _),) = iterate_records(batch)
     assert control_type(key) == CONTROL_COMMIT
     assert value == b"\0\0\0\0\0\7"
-    assert judged(batch) == INVALID_RECORD  # none of a client's business
+    assert key == b"\0\0\0\1"  # Kafka reads the version, then the type
+    assert BATCH_HEADER.unpack_from(batch)[H_ATTRIBUTES] == TRANSACTIONAL_BIT | CONTROL_BIT
+    nobodys = control_batch(CONTROL_COMMIT, b"", timestamp=3)
+    assert BATCH_HEADER.unpack_from(nobodys)[H_ATTRIBUTES] == CONTROL_BIT
     with pytest.raises(ProtocolFault):
         control_type(b"\0\0\0")
 
@@ -160,8 +193,36 @@ def test_control_batch_carries_its_type():
 def test_iterate_batches_stops_before_a_cut_one():
     data = BATCH + encode_batch(RECORDS[:1], base_offset=3) + BATCH[:-1]
     assert [position for position, _ in iterate_batches(data)] == [0, len(BATCH)]
+    for broken in (bytes(100), patched(BATCH, 8, ">i", 40), patched(BATCH, 16, ">b", 1)):
+        with pytest.raises(ProtocolFault):
+            list(iterate_batches(BATCH + broken))
     with pytest.raises(ProtocolFault):
-        list(iterate_batches(BATCH + bytes(100)))
+        list(iterate_batches(BATCH + patched(BATCH, 8, ">i", 48)))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        BATCH[:60],
+        BATCH[:-1],
+        patched(BATCH, 8, ">i", 48),
+        patched(BATCH, 8, ">i", -13),
+        patched(BATCH, 8, ">i", len(BATCH) - 11),
+        patched(BATCH, 16, ">b", 1),
+    ],
+)
+def test_what_is_no_whole_batch_is_not_opened(broken):
+    for before in (b"", bytes(500)):
+        with pytest.raises(ProtocolFault):
+            open_batch(before + broken, len(before))
+    with pytest.raises(ProtocolFault):
+        open_batch(memoryview(broken + bytes(40))[: len(broken)])
+
+
+def test_a_batch_amid_others_is_opened_as_one_alone():
+    header, block = open_batch(bytes(500) + BATCH + BATCH, 500)
+    assert (header, block) == (BATCH_HEADER.unpack_from(BATCH), BATCH[61:])
+    assert isinstance(block, bytes)
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,32 @@ def test_a_copy_within_another_is_deleted_with_it():
     assert log.ended_by(30) == []
 
 
+def test_offsets_are_found_in_what_has_come_and_no_more_in_what_has_gone():
+    log = RemoteLog([copy(0, 10), copy(10, 20)])
+    log.add(copy(20, 30))
+    log.damaged = [copy(5, 10, epoch=1), copy(20, 30, epoch=1)]
+    assert (log.find(25), log.covered_end(0)) == (copy(20, 30), 30)
+    log.remove([copy(0, 10), copy(5, 10, epoch=1)])
+    assert (log.find(15), log.find(25)) == (copy(10, 20), copy(20, 30))
+    assert (log.find(5), log.start_offset) == (copy(10, 20), 10)
+    assert log.damaged == [copy(20, 30, epoch=1)]
+    log.add(copy(30, 40))
+    assert [log.find(offset) for offset in (29, 30)] == [copy(20, 30), copy(30, 40)]
+    assert log.gaps(0, 50) == [(0, 10), (40, 50)]
+    log.remove([copy(10, 20), copy(20, 30)])
+    assert (log.find(35), log.covered_end(30)) == (copy(30, 40), 40)
+
+
+def test_a_transaction_is_looked_for_in_what_ends_behind_an_offset():
+    first, second = (copy(base, base + 10)._replace(has_aborted=True) for base in (0, 20))
+    log = RemoteLog([first, copy(10, 20), second])
+    assert log.with_aborted(9) == [first, second]
+    assert log.with_aborted(10) == [second]
+    assert log.begins_at(9) == 0
+    assert log.begins_at(10) == 10
+    assert log.begins_at(30) == ABSENT
+
+
 @pytest.mark.parametrize(
     ("copies", "bounds", "start", "count"),
     [
@@ -105,6 +131,13 @@ def test_total_retention_takes_the_oldest_copies(limits, end):
     assert log.expired_end(0, 25, 150, 1000, limits) == end
 
 
+def test_copies_of_what_is_still_local_count_once():
+    """Else a log would be cut although it is not too large."""
+    log = RemoteLog([copy(0, 10), copy(10, 20), copy(20, 30), copy(30, 40)])
+    assert log.expired_end(0, 20, 200, 1000, (-1, 301)) == 0
+    assert log.expired_end(0, 20, 200, 1000, (-1, 300)) == 10
+
+
 def test_retention_stops_at_the_first_that_stays():
     log = RemoteLog([copy(0, 10, newest=900), copy(10, 20, newest=100)])
     assert log.expired_end(0, 30, 0, 1000, (500, -1)) == 0
@@ -114,9 +147,14 @@ def test_lookup_by_time_takes_the_first_that_may_have_it():
     log = RemoteLog([copy(0, 10, newest=5), copy(10, 20, newest=50), copy(20, 30, newest=20)])
     assert log.newer_than(6, 0, 30) == copy(10, 20, newest=50)
     assert log.newer_than(6, 20, 30) == copy(20, 30, newest=20)
+    assert log.newer_than(5, 0, 30) == copy(0, 10, newest=5)
+    assert log.newer_than(5, 10, 30) == copy(10, 20, newest=50)
     assert log.newer_than(6, 20, 20) is None
     assert log.newer_than(51, 0, 30) is None
     assert log.max_timestamp(0, 30) == 50
+    assert [log.max_timestamp(*at) for at in ((0, 10), (20, 30), (0, 11), (19, 30))] == [
+        5, 20, 50, 50
+    ]  # fmt: skip
     assert log.ended_by(19) == [copy(0, 10, newest=5)]
 
 
