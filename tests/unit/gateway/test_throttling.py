@@ -463,3 +463,20 @@ def test_an_address_with_its_own_rate_is_not_held_to_the_default(family: Gateway
     assert len(family.gateway.loop.connections) == 4
     for client in clients:
         client.close()
+
+
+def test_the_default_rate_is_of_every_address_as_long_as_it_is_set(family: GatewayFamily) -> None:
+    limit(family, "connection_creation_rate", 1e6, ("ip", "a.host"))  # as Kafka may have stored it
+    limit(family, "connection_creation_rate", 0.1 + 1e-9, ("ip", None))
+    assert family.gateway.quotas.has_rates
+    address = family.listening.getsockname()
+    clients = [socket.create_connection(address) for _ in range(3)]
+    family.turn()
+    assert counted(family, "connections_refused_for_rate") == 2
+    limit(family, "connection_creation_rate", None, ("ip", None))
+    assert not family.gateway.quotas.has_rates
+    clients += [socket.create_connection(address) for _ in range(3)]
+    family.turn()
+    assert counted(family, "connections_refused_for_rate") == 2
+    for client in clients:
+        client.close()
