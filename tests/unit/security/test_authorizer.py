@@ -52,6 +52,9 @@ def acl(
         ([acl()], WRITE, "t", False),
         ([acl()], READ, "tt", False),
         ([acl(pattern=PREFIXED)], READ, "tt", True),
+        ([acl(pattern=PREFIXED)], READ, "t", True),
+        ([acl(WILDCARD), acl(pattern=PREFIXED, permission=DENY)], READ, "t", False),
+        ([acl("tt", pattern=PREFIXED)], READ, "t", False),
         ([acl(pattern=PREFIXED)], READ, "s", False),
         ([acl(WILDCARD)], READ, "anything", True),
         ([acl(WILDCARD, pattern=PREFIXED)], READ, "anything", False),
@@ -96,6 +99,8 @@ def test_only_a_resource_without_any_acl_is_open_to_everyone() -> None:
     authorizer = Authorizer([acl(principal=BOB)], allows_where_no_acl_is=True)
     assert authorizer.allows(ALICE, HERE, WRITE, TOPIC, "other")
     assert not authorizer.allows(ALICE, HERE, WRITE, TOPIC, "t")
+    assert authorizer.is_about_any(GROUP)
+    assert not Authorizer([acl()]).is_about_any(GROUP)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +118,12 @@ def test_only_a_resource_without_any_acl_is_open_to_everyone() -> None:
         ([acl(), acl(WILDCARD, permission=DENY)], False),
         ([acl(operation=WRITE)], False),
         ([acl(operation=ALL)], True),
+        # What is denied to others, or of other things.
+        ([acl(), acl(WILDCARD, permission=DENY, type_=GROUP)], True),
+        ([acl(), acl(WILDCARD, WRITE, DENY)], True),
+        ([acl(), acl(WILDCARD, permission=DENY, principal=BOB)], True),
+        ([acl(), acl(WILDCARD, permission=DENY, host=THERE)], True),
+        ([acl(WILDCARD), acl("hardcode", permission=DENY)], True),
     ],
 )
 def test_some_resource_of_a_type(entries: list[Acl], is_allowed: bool) -> None:
