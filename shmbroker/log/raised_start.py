@@ -26,8 +26,8 @@ RAISED_START = "log-start-offset"
 
 
 def note_raised(log: PartitionLog, start: int) -> None:
-    """Write where the log begins from now on. A full disk may refuse it, and must not refuse to make room:
-    then only the checkpoint says it."""
+    """Write where the log begins from now on. A full disk may refuse it, and must not refuse to
+    make room: then only the checkpoint says it."""
     log.is_start_raised = True
     try:
         write_file(_path(log), str(start), is_synced=False)

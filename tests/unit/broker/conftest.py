@@ -1,8 +1,7 @@
 """What tests of a broker share."""
 
 import pytest
-
-from tests.support.three_brokers import Node
+from three_brokers import Node
 
 
 @pytest.fixture

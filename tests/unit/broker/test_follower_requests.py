@@ -2,6 +2,7 @@
 follower then, and whom it answers at once."""
 
 import pytest
+from three_brokers import KEY, settle
 
 from shmbroker.ipc.operation_layout import (
     READ,
@@ -14,7 +15,6 @@ from shmbroker.ipc.operation_layout import (
     READ_SLICE,
 )
 from shmbroker.wire import error_codes
-from tests.support.three_brokers import KEY, settle
 
 FOLLOWER = 2
 NONE_KNOWN = bytes(20)

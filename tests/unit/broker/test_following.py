@@ -5,6 +5,7 @@ import errno
 import os
 
 import pytest
+from three_brokers import KEY, TOPIC, Ring, later, settle
 
 from shmbroker.apis.controller.tell_log_ends import LACKS
 from shmbroker.broker.replication import cutting, log_ends
@@ -26,7 +27,6 @@ from shmbroker.log.meta_properties import MetaProperties, write_meta_properties
 from shmbroker.log.quarantine import quarantine_of
 from shmbroker.log.truncation import truncate_fully, truncate_to
 from shmbroker.wire import error_codes
-from tests.support.three_brokers import KEY, TOPIC, Ring, later, settle
 
 
 def test_followers_copy_and_move_the_high_watermark(nodes):

@@ -1,9 +1,10 @@
 """Where the logs of followers begin: behind deletions, gaps and what their leader has."""
 
+from three_brokers import settle
+
 from shmbroker.log.raised_start import find_raised
 from shmbroker.log.retention import delete_records
 from shmbroker.log.retiring import delete_segments_before
-from tests.support.three_brokers import settle
 
 
 def test_what_is_behind_the_leaders_start_begins_anew(nodes):

@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 
 import pytest
+from three_brokers import TOPIC, settle
 
 from shmbroker.wire import error_codes
-from tests.support.three_brokers import TOPIC, settle
 
 
 def test_a_follower_joins_when_it_has_caught_up(nodes):

@@ -3,9 +3,9 @@
 import itertools
 
 import pytest
+from three_brokers import later, settle
 
 from shmbroker.log.config import LogConfig
-from tests.support.three_brokers import later, settle
 
 
 def seconds_to_copy(nodes, side, in_sync, replicas="0:1,0:2,0:3", rate=500_000):
