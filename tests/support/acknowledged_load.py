@@ -92,8 +92,8 @@ class Load:
             acked = {number for number in self.acked if number % self.partitions == partition}
             lost = acked - set(numbers)
             assert not lost, (
-                f"partition {partition} lost {len(lost)} of {len(acked)}, the first is {min(lost)}; it "
-                f"has {len(numbers)}, from {numbers[:1]} to {numbers[-1:]}"
+                f"partition {partition} lost {len(lost)} of {len(acked)}, the first is "
+                f"{min(lost)}; it has {len(numbers)}, from {numbers[:1]} to {numbers[-1:]}"
             )
             assert len(numbers) == len(set(numbers)), f"partition {partition} has duplicates"
             assert numbers == sorted(numbers), f"partition {partition} is out of order"
