@@ -395,15 +395,15 @@ def iterate_block(header: tuple[int, ...], block: bytes) -> Iterator[Record]:
 
 
 def _decode_record(data: bytes, position: int, end: int) -> tuple[Any, ...]:
-    length, position = _varint(data, position, end)
+    length, position = read_varint(data, position, end)
     record_end = position + length
     if length < 1 or record_end > end:
         raise ProtocolFault("record length is beyond the batch")
-    timestamp_delta, position = _varint(data, position + 1, record_end)
-    offset_delta, position = _varint(data, position, record_end)
+    timestamp_delta, position = read_varint(data, position + 1, record_end)
+    offset_delta, position = read_varint(data, position, record_end)
     key, position = _bytes(data, position, record_end)
     value, position = _bytes(data, position, record_end)
-    count, position = _varint(data, position, record_end)
+    count, position = read_varint(data, position, record_end)
     if not 0 <= count <= record_end - position:
         raise ProtocolFault("record announces more headers than it has room for")
     headers = []
@@ -418,7 +418,8 @@ def _decode_record(data: bytes, position: int, end: int) -> tuple[Any, ...]:
     return position, timestamp_delta, offset_delta, key, value, headers
 
 
-def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+def read_varint(data: bytes | bytearray, position: int, end: int) -> tuple[int, int]:
+    """A zigzag varint and where it ends; ProtocolFault if that is behind `end`."""
     shift = value = 0
     while position < end:
         byte = data[position]
@@ -433,7 +434,7 @@ def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
 
 
 def _bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    length, position = _varint(data, position, end)
+    length, position = read_varint(data, position, end)
     if length == -1:
         return None, position
     if not 0 <= length <= end - position:

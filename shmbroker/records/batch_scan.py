@@ -5,7 +5,7 @@ checked for a whole group at once. Nothing is believed: a length, a count or an 
 fit what is there is a CorruptFault, and a group's memory is bounded, compressed or not.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -77,6 +77,9 @@ HEADER = np.dtype(
 )
 """A batch header as an item of an array."""
 
+Parts = Callable[[int, memoryview, int], Iterator[tuple[memoryview, int]]]
+"""Codec, compressed records and how many these are to (plain bytes of some, how many)."""
+
 _STEP = Struct(">qi")  # base offset and length: all that it takes to get to the next batch
 
 
@@ -97,6 +100,7 @@ def scan(
     data: memoryview,
     start_offset: int,
     end_offset: int,
+    parts: Parts,
     *,
     keeps_groups: bool = False,
     checks_crc: bool = True,
@@ -104,13 +108,14 @@ def scan(
     """Yield the data batches with offsets in [start_offset, end_offset), in groups.
 
     `data` begins with a batch; what follows the batch that reaches `end_offset` is not looked at.
-    Control batches and empty ones are left out. A group is good until the next one is asked for,
-    unless `keeps_groups`.
+    Control batches and empty ones are left out. A batch that is too large to be unpacked at once
+    comes in groups of its own, by `parts`. A group is good until the next one is asked for, unless
+    `keeps_groups`.
     """
     raw = np.frombuffer(data, np.uint8)
     position = next_offset = 0
     is_over = False
-    unpacker = _Unpacker(data, keeps_groups)
+    unpacker = _Unpacker(data, parts, keeps_groups)
     while not is_over and position < len(data):
         first = position
         positions, position, is_over = _step(data, position, end_offset)
@@ -189,10 +194,11 @@ class _Unpacker:
     """Decompresses batches behind each other into a buffer that is used again and again, or a new
     one for each group."""
 
-    __slots__ = ("buffer", "data", "keeps_groups")
+    __slots__ = ("buffer", "data", "keeps_groups", "parts")
 
-    def __init__(self, data: memoryview, keeps_groups: bool) -> None:
+    def __init__(self, data: memoryview, parts: Parts, keeps_groups: bool) -> None:
         self.data = data
+        self.parts = parts
         self.keeps_groups = keeps_groups
         self.buffer: Bytes = np.empty(0, np.uint8)
 
@@ -205,7 +211,19 @@ class _Unpacker:
         highs: list[int] = []
         used = first = 0
         for i, (begin, end) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
-            plain = codecs.decompress(codec[i], self.data[begin:end])
+            try:
+                plain = codecs.decompress(codec[i], self.data[begin:end])
+            except codecs.DecompressedTooLargeFault:
+                if lows:
+                    yield self._group(lows, highs, header[first:i])
+                count = int(header["count"][i])
+                for part, records in self.parts(codec[i], self.data[begin:end], count):
+                    of = header[i : i + 1].copy()
+                    of["count"] = records
+                    raw = np.frombuffer(part, np.uint8)
+                    yield BatchGroup(raw, np.zeros(1, np.int64), np.array([len(part)]), of)
+                lows, highs, used, first = [], [], 0, i + 1
+                continue
             if lows and used + len(plain) > GROUP_BYTES:
                 yield self._group(lows, highs, header[first:i])
                 lows, highs, used, first = [], [], 0, i
@@ -216,7 +234,8 @@ class _Unpacker:
             self.buffer.data[used : used + len(plain)] = plain
             used += len(plain)
             highs.append(used)
-        yield self._group(lows, highs, header[first:])
+        if lows:
+            yield self._group(lows, highs, header[first:])
 
     def _group(self, lows: list[int], highs: list[int], header: "NDArray[np.void]") -> BatchGroup:
         return BatchGroup(self.buffer, np.array(lows, np.int64), np.array(highs, np.int64), header)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from shmbroker.client.reader import arrow_columns
+from shmbroker.client.reader import arrow_columns, large_batches
 from shmbroker.client.reader.arrow_columns import (
     ConstantColumns,
     constant_columns,
@@ -159,22 +159,35 @@ class _Unpacker:
         self.buffer = np.empty(0, np.uint8)
 
     def unpack(self, batches: Table) -> Iterator[tuple[NDArray[np.uint8], Table]]:
-        """(bytes, their batches) of at most SCRATCH_BYTES, unless a single batch is larger."""
+        """(bytes, their batches) of at most SCRATCH_BYTES, unless a single batch is larger. One
+        that is too large to be unpacked at once comes as several."""
         first = used = 0
         if self.has_views:
             self.buffer = np.empty(0, np.uint8)
-        fields = batches[:, [LOW, HIGH, ATTRIBUTES]].tolist()
-        for i, (low, high, attributes) in enumerate(fields):
+        fields = batches[:, [LOW, HIGH, ATTRIBUTES, COUNT]].tolist()
+        for i, (low, high, attributes, count) in enumerate(fields):
             if used >= SCRATCH_BYTES:
                 yield self.buffer, batches[first:i]
                 first, used = i, 0
                 if self.has_views:
                     self.buffer = np.empty(0, np.uint8)
             codec = attributes & COMPRESSION_MASK
-            end = self._unpack(codec, self.data[low:high], used)
+            try:
+                end = self._unpack(codec, self.data[low:high], used)
+            except codecs.DecompressedTooLargeFault:
+                if first < i:
+                    yield self.buffer, batches[first:i]
+                for plain, records in large_batches.parts(codec, self.data[low:high], count):
+                    part = batches[i : i + 1].copy()
+                    part[0, [LOW, HIGH, COUNT]] = 0, len(plain), records
+                    yield np.frombuffer(plain, np.uint8), part
+                first, used = i + 1, 0
+                self.buffer = np.empty(0, np.uint8)
+                continue
             batches[i, LOW], batches[i, HIGH] = used, end
             used = end
-        yield self.buffer, batches[first:]
+        if first < len(batches):
+            yield self.buffer, batches[first:]
 
     def _unpack(self, codec: int, packed: memoryview, used: int) -> int:
         """Decompress one batch's records to `used`; where they end."""
@@ -195,7 +208,9 @@ class _Unpacker:
             if end >= 0:
                 return int(end)
             if room == limit:
-                raise ProtocolFault(f"lz4 records decompress to more than {limit} bytes")
+                raise codecs.DecompressedTooLargeFault(
+                    f"lz4 records decompress to more than {limit} bytes"
+                )
             room = min(max(4 * room, len(self.buffer) - used + 1), limit)
 
     def _grow(self, used: int, needed: int) -> None:

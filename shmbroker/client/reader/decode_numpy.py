@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shmbroker.client.reader import arrow_columns
+from shmbroker.client.reader import arrow_columns, large_batches
 from shmbroker.client.reader.arrow_columns import (
     BLOCK_ROWS,
     COLUMNS,
@@ -58,7 +58,12 @@ def decode(
     rows = _Rows(types, topic, partition, start_offset, end_offset)
     has_views = any(kind == pa.binary_view() for kind in types.values())
     for group in scan(
-        data, start_offset, end_offset, keeps_groups=has_views, checks_crc=checks_crc
+        data,
+        start_offset,
+        end_offset,
+        large_batches.parts,
+        keeps_groups=has_views,
+        checks_crc=checks_crc,
     ):
         if aborted:
             group = _without(aborted, group)
