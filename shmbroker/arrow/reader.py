@@ -30,6 +30,7 @@ from shmbroker.client.reader.asking import (
     TopicPartition,
 )
 from shmbroker.client.reader.broker_client import BrokerClient
+from shmbroker.client.reader.leaders import Leaders
 from shmbroker.client.reader.planning import Piece
 from shmbroker.client.reader.reading import AUTO, FETCH, FILES, Reading
 from shmbroker.client.reader.reading import read as read_piece
@@ -252,6 +253,6 @@ def _number(name: str, where: object) -> int:
 def _batches(
     pieces: list[Piece], reading: Reading, columns: tuple[str, ...], has_views: bool
 ) -> Iterator[pa.RecordBatch]:
-    with faults.told_in(WORDS):
+    with faults.told_in(WORDS), Leaders() as leaders:
         for piece in pieces:
-            yield from read_piece(piece, reading, columns, has_views)
+            yield from read_piece(piece, reading, columns, has_views, leaders)

@@ -24,6 +24,7 @@ from typing import Any
 from shmbroker.client.profiles import Entry
 from shmbroker.client.reader.aborted import AbortedTransaction
 from shmbroker.client.reader.asking import Consumer
+from shmbroker.client.reader.leaders import Leaders
 from shmbroker.client.reader.planning import Piece
 from shmbroker.client.reader.reading import FETCH, FILES, Reading
 from shmbroker.errors import ConfigFault, CorruptFault
@@ -69,8 +70,9 @@ def read_ranges(
 
     For a function given to `mapInArrow`. ConfigFault if the rows aren't those of emit=ranges.
     """
-    for piece, reading in pieces_of(batches):
-        yield from read(piece, reading, tuple(columns))
+    with Leaders() as leaders:
+        for piece, reading in pieces_of(batches):
+            yield from read(piece, reading, tuple(columns), leaders)
 
 
 def pieces_of(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Piece, Reading]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shmbroker.client import faults
+from shmbroker.client.reader.leaders import Leaders
 from shmbroker.client.reader.planning import Piece
 from shmbroker.client.reader.reading import Reading
 from shmbroker.client.reader.reading import read as read_piece
@@ -33,7 +34,9 @@ def reading_of(options: Options) -> Reading:
     return Reading(options.consumer, options.read_way, options.fails_on_data_loss)
 
 
-def read(piece: Piece, reading: Reading, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """Yield the piece's records as Arrow batches with these columns."""
+def read(
+    piece: Piece, reading: Reading, columns: tuple[str, ...], leaders: Leaders | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the piece's records as Arrow batches with these columns; `leaders`: of many pieces."""
     with faults.told_in(WORDS):
-        yield from read_piece(piece, reading, columns)
+        yield from read_piece(piece, reading, columns, leaders=leaders)

@@ -26,7 +26,6 @@ from shmbroker.client.connection import Connection
 from shmbroker.client.faults import ClusterFault, LaterFault, refuse
 from shmbroker.client.reader.aborted import AbortedTransaction, find_ends
 from shmbroker.client.reader.asking import Consumer
-from shmbroker.client.reader.broker_client import BrokerClient
 from shmbroker.client.reader.planning import Piece
 from shmbroker.client.retries import rests
 from shmbroker.errors import CorruptFault, ProtocolFault
@@ -41,6 +40,7 @@ from shmbroker.wire.api_keys import FETCH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from shmbroker.client.reader.leaders import Leaders
     from shmbroker.wire.codec import Message
 
 
@@ -64,28 +64,30 @@ class Fetched(NamedTuple):
     aborted: tuple[AbortedTransaction, ...]
 
 
-def fetch(consumer: Consumer, piece: Piece, lose: Lose) -> Iterator[Fetched]:
+def fetch(consumer: Consumer, piece: Piece, lose: Lose, leaders: Leaders) -> Iterator[Fetched]:
     """Yield the batches that hold the piece's offsets, in order; ClusterFault if nobody answers."""
-    with BrokerClient(consumer) as client:
-        yield from _Fetch(client, piece, lose).batches()
+    yield from _Fetch(leaders, consumer, piece, lose).batches()
 
 
 class _Fetch:
     """One range on its way."""
 
-    def __init__(self, client: BrokerClient, piece: Piece, lose: Lose) -> None:
-        self.client = client
-        self.consumer = client.consumer
+    def __init__(self, leaders: Leaders, consumer: Consumer, piece: Piece, lose: Lose) -> None:
+        self.leaders = leaders
+        self.client = leaders.client(consumer)
+        self.consumer = consumer
         self.piece = piece
         self.lose = lose
         self.offset = piece.start_offset
         self.connection: Connection | None = None
+        self.leader = -1  # whose connection it is
         self.name = f"{piece.topic}-{piece.partition}"
 
     def batches(self) -> Iterator[Fetched]:
         """The answers, as far as they hold something; the next one is asked for in advance."""
         deadline = clock.monotonic() + self.consumer.timeout_s
         resting = rests()
+        is_well = False
         try:
             while self.offset < self.piece.end_offset:
                 try:
@@ -112,14 +114,17 @@ class _Fetch:
                             f"the leader of {self.name} has nothing from offset {self.offset} on,"
                             f" though {self.piece.end_offset} was below its high watermark"
                         )
+            is_well = True
         finally:
-            self._disconnect()
+            if self.connection is not None and not self.connection.is_waiting and is_well:
+                self.leaders.give_back(self.leader, self.connection)
+            else:
+                self._disconnect()
 
     def _next(self) -> Fetched | None:
         """The next answer, after which one more is asked for; None if nothing has come yet."""
         if self.connection is None:
-            name = self.piece.topic
-            topic = self.client.topics([name]).get(name)
+            topic = self.leaders.topic(self.client, self.piece.topic, self.piece.topic_id)
             if topic is None:
                 self._lose(self.piece.end_offset, "the topic was deleted")
                 return None
@@ -130,7 +135,8 @@ class _Fetch:
                     f" {uuid_text(self.piece.topic_id)}, now it is {uuid_text(topic.topic_id)}",
                 )
                 return None
-            self.connection = self.client.connect_leader(topic, self.piece.partition)
+            self.leader = topic.leader_of(self.piece.partition)
+            self.connection = self.leaders.take(self.client, topic, self.piece.partition)
         if not self.connection.is_waiting:
             self._send()
         fetched = self._take(self.connection.receive())
@@ -139,6 +145,7 @@ class _Fetch:
         return fetched
 
     def _disconnect(self) -> None:
+        self.leaders.forget(self.piece.topic)
         if self.connection is not None:
             self.connection.close()
             self.connection = None

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from shmbroker.client.faults import ACCEPT_LOSS, CAN_FETCH, DataLossFault, NoFilesFault
 from shmbroker.client.reader.aborted import AbortedTransaction
 from shmbroker.client.reader.asking import Consumer
+from shmbroker.client.reader.leaders import Leaders
 from shmbroker.client.reader.planning import Piece
 from shmbroker.client.reader.segment_files import map_piece
 from shmbroker.errors import CorruptFault
@@ -55,13 +56,20 @@ Decode = Callable[[memoryview, int, int], "Iterator[pa.RecordBatch]"]
 
 
 def read(
-    piece: Piece, reading: Reading, columns: tuple[str, ...], has_views: bool = False
+    piece: Piece,
+    reading: Reading,
+    columns: tuple[str, ...],
+    has_views: bool = False,
+    leaders: Leaders | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the piece's records as Arrow batches with these columns; `has_views`: see `decode`."""
+    """Yield the piece's records as Arrow batches with these columns; `has_views`: see `decode`.
+
+    `leaders`: what a reader of many pieces gives, who closes it.
+    """
     from shmbroker.client.reader.decode import decode
 
     start_offset, end_offset = piece.start_offset, piece.end_offset
-    for data, aborted in raw_batches(piece, reading):
+    for data, aborted in raw_batches(piece, reading, leaders):
         try:
             yield from decode(
                 data,
@@ -79,7 +87,7 @@ def read(
 
 
 def raw_batches(
-    piece: Piece, reading: Reading
+    piece: Piece, reading: Reading, leaders: Leaders | None
 ) -> Iterator[tuple[memoryview, tuple[AbortedTransaction, ...]]]:
     """Yield the piece's record batches as they lie in the log, and which of its transactions were
     aborted. The batches at both ends may hold more than the piece's offsets."""
@@ -107,7 +115,11 @@ def raw_batches(
     _tell(piece, f"fetched from {reading.consumer.bootstrap_servers}")
     from shmbroker.client.reader.fetching import fetch
 
-    yield from fetch(reading.consumer, piece, reading.lose)
+    if leaders is not None:
+        yield from fetch(reading.consumer, piece, reading.lose, leaders)
+        return
+    with Leaders() as own:
+        yield from fetch(reading.consumer, piece, reading.lose, own)
 
 
 _warned: set[str] = set()

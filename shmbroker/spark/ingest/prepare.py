@@ -23,6 +23,7 @@ from shmbroker.client.cluster import Topic
 from shmbroker.client.reader.asking import EARLIEST as EARLIEST_OFFSET
 from shmbroker.client.reader.asking import LATEST, Ends, TopicPartition
 from shmbroker.client.reader.broker_client import BrokerClient
+from shmbroker.client.reader.leaders import Leaders
 from shmbroker.errors import ConfigFault
 from shmbroker.ids import random_uuid, uuid_text
 from shmbroker.spark import driver, options, running
@@ -424,7 +425,7 @@ def sample(source: Mapping[str, str]) -> list[bytes]:
         is_stream=False,
     )
     found: list[bytes] = []
-    with driver.connect(parsed) as client:
+    with driver.connect(parsed) as client, Leaders() as leaders:
         topics = driver.find_topics(client, parsed)
         wanted = driver.wanted_partitions(parsed, topics)
         starts = driver.resolve(client, parsed, topics, wanted, is_start=True)
@@ -436,6 +437,6 @@ def sample(source: Mapping[str, str]) -> list[bytes]:
         reading = reading_of(parsed)
         for pieces in driver.plan_tasks(client, parsed, topics, starts, ends).tasks:
             for piece in pieces:
-                for batch in read(piece, reading, ("value",)):
+                for batch in read(piece, reading, ("value",), leaders):
                     found += [v for v in batch.column("value").to_pylist() if v is not None]
     return found

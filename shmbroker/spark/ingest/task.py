@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
 from shmbroker.client.reader.arrow_columns import COLUMNS, arrow_schema
+from shmbroker.client.reader.leaders import Leaders
 from shmbroker.client.reader.planning import Piece
 from shmbroker.client.reader.reading import Reading
 from shmbroker.errors import Fault
@@ -63,9 +64,10 @@ def records_of(
     pieces: Iterable[tuple[Piece, Reading]],
 ) -> Iterator[tuple[pa.RecordBatch, HeadersOf]]:
     """Yield the records of these pieces, each batch with what finds the headers of its rows."""
-    for piece, reading in pieces:
-        for batch in read(piece, reading, RAW_COLUMNS):
-            yield batch, partial(headers_of, piece, reading)
+    with Leaders() as leaders:
+        for piece, reading in pieces:
+            for batch in read(piece, reading, RAW_COLUMNS, leaders):
+                yield batch, partial(headers_of, piece, reading)
 
 
 def headers_of(piece: Piece, reading: Reading, records: pa.RecordBatch) -> pa.Array:

@@ -1,0 +1,53 @@
+"""A topic of many partitions, fetched by one reader: what it asks for, and what it survives."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from shmbroker.arrow import scan, write
+from shmbroker.client.cluster import Cluster
+from shmbroker.testing.broker import Broker
+
+PARTITIONS = 40
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        running.create_topic("many", PARTITIONS)
+        rows = {"value": [str(i) for i in range(PARTITIONS)], "partition": range(PARTITIONS)}
+        write(pa.table(rows), "many", bootstrap_servers=running.address)
+        yield running
+
+
+def values(batches: pa.RecordBatchReader) -> list[int]:
+    return [int(value) for value in batches.read_all()["value"].to_pylist()]
+
+
+def test_a_topic_and_its_leader_are_looked_up_once_not_for_each_partition(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    for name in ("describe", "connect"):
+        method = getattr(Cluster, name)
+
+        def counted(self, *args, method=method, name=name, **more):
+            asked.append(name)
+            return method(self, *args, **more)
+
+        monkeypatch.setattr(Cluster, name, counted)
+    batches = scan("many", bootstrap_servers=broker.address, way="fetch", columns=["value"])
+    asked.clear()
+    assert values(batches) == list(range(PARTITIONS))
+    assert asked.count("describe") == 1
+    assert asked.count("connect") <= 2
+
+
+def test_a_leader_that_dies_between_two_partitions_is_found_again(broker: Broker) -> None:
+    batches = scan("many", bootstrap_servers=broker.address, way="fetch", columns=["value"])
+    first = batches.read_next_batch()["value"].to_pylist()
+    assert first == [b"0"]
+    broker.kill()
+    broker.start()
+    assert values(batches) == list(range(1, PARTITIONS))
