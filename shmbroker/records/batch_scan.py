@@ -212,7 +212,7 @@ class _Unpacker:
         used = first = 0
         for i, (begin, end) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
             try:
-                plain = codecs.decompress(codec[i], self.data[begin:end])
+                plain = codecs.decompress_at_once(codec[i], self.data[begin:end])
             except codecs.DecompressedTooLargeFault:
                 if lows:
                     yield self._group(lows, highs, header[first:i])

@@ -35,6 +35,11 @@ PIECES_MAX = 10_000
 """Clients write one gzip member, and xerial blocks of 32 KiB: 10,000 of them hold 320 MB."""
 
 
+AT_ONCE_BYTES_MAX = 64 << 20
+"""What a reader of whole batches unpacks at once. What is larger it takes in parts, so that it
+needs no more memory for it; but snappy's, which are a small multiple of what lies in the log."""
+
+
 class DecompressedTooLargeFault(ProtocolFault):
     """Raised where data would decompress to more bytes than are allowed."""
 
@@ -54,6 +59,11 @@ def decompress(
     if not 0 < codec <= ZSTD:
         raise ProtocolFault(f"unknown compression id {codec}")
     return _DECOMPRESS[codec](data, min(output_bytes_max(len(data)), bytes_max))
+
+
+def decompress_at_once(codec: int, data: bytes | memoryview) -> bytes | memoryview:
+    """`decompress`, for readers who take what is too large for it in parts."""
+    return decompress(codec, data, 1 << 30 if codec == SNAPPY else AT_ONCE_BYTES_MAX)
 
 
 def compress(codec: int, data: bytes) -> bytes:

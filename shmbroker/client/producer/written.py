@@ -29,8 +29,9 @@ from shmbroker.client.cluster import Cluster
 from shmbroker.client.faults import FencedFault, LaterFault, refuse
 from shmbroker.client.producer.delivery import SEQUENCES, Identity
 from shmbroker.client.producer.questions import find_topic
+from shmbroker.client.reader import large_batches
 from shmbroker.client.retries import PASSING, REST_S, patiently
-from shmbroker.records.batch import iterate_batches, iterate_records
+from shmbroker.records.batch import iterate_batches
 from shmbroker.records.batch_layout import (
     H_BASE_OFFSET,
     H_BASE_SEQUENCE,
@@ -193,7 +194,7 @@ def _scan(
             low = base + header[H_LAST_OFFSET_DELTA] + 1
             is_ours = Identity(header[H_PRODUCER_ID], header[H_PRODUCER_EPOCH]) == identity
             if is_ours and offset <= base < high:
-                records = [record[2:] for record in iterate_records(data, position)]
+                records = [record[2:] for record in large_batches.records_of(data, position)]
                 found.append(_Found(header[H_BASE_SEQUENCE], records))
         if low <= offset:
             break  # nothing more below the high watermark

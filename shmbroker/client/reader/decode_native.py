@@ -192,14 +192,14 @@ class _Unpacker:
     def _unpack(self, codec: int, packed: memoryview, used: int) -> int:
         """Decompress one batch's records to `used`; where they end."""
         if codec != LZ4:
-            plain = codecs.decompress(codec, packed)
+            plain = codecs.decompress_at_once(codec, packed)
             end = used + len(plain)
             if end > len(self.buffer):
                 self._grow(used, end)
             self.buffer.data[used:end] = plain
             return end
         assert native is not None
-        limit = codecs.output_bytes_max(len(packed))
+        limit = min(codecs.output_bytes_max(len(packed)), codecs.AT_ONCE_BYTES_MAX)
         room = min(max(8 * len(packed), 64 << 10), limit)
         while True:
             if used + room > len(self.buffer):

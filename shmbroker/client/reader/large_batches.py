@@ -1,9 +1,9 @@
 """Compressed batches that unpack to more than is taken at once, in parts: whole records each.
 
-A decoder has the records of a batch in one buffer. A batch that a client has compressed more than
-a hundredfold may be larger than the memory, though a small one in the log, and Kafka's consumers
-read it, record by record. So here, too: it is decompressed step by step, and what is there is cut
-behind its last whole record.
+A decoder has the records of a batch in one buffer. A batch that a client has compressed may be
+larger than the memory, though a small one in the log, and Kafka's consumers read it, record by
+record. So here, too, beyond a hundredfold and beyond `codecs.AT_ONCE_BYTES_MAX`: it is decompressed
+step by step, and what is there is cut behind its last whole record.
 
 Rules of this file:
 * No more is held than a part and what the next record takes, whatever the header says.
@@ -20,8 +20,17 @@ import pyarrow as pa
 
 from shmbroker.errors import ProtocolFault
 from shmbroker.records import codecs
-from shmbroker.records.batch import read_varint
-from shmbroker.records.batch_layout import SNAPPY
+from shmbroker.records.batch import Record, iterate_block, open_batch, read_varint
+from shmbroker.records.batch_layout import (
+    BATCH_HEADER,
+    COMPRESSION_MASK,
+    H_ATTRIBUTES,
+    H_COUNT,
+    H_LENGTH,
+    LOG_OVERHEAD,
+    RECORDS_POSITION,
+    SNAPPY,
+)
 
 PART_BYTES = 32 << 20
 """What is decompressed before it is cut; more for a record that is larger."""
@@ -60,6 +69,21 @@ def parts(codec: int, packed: memoryview, count: int) -> Iterator[tuple[memoryvi
                 wanted = max(PART_BYTES, needed)
         if held or _read(stream, 1):
             raise ProtocolFault("bytes are left over behind its last record")
+
+
+def records_of(batch: bytes | memoryview, position: int) -> Iterator[Record]:
+    """Yield the records of the whole batch at `position`, as `iterate_records` does, however much
+    they unpack to; ProtocolFault as it has it."""
+    try:
+        yield from iterate_block(*open_batch(batch, position))
+    except codecs.DecompressedTooLargeFault:
+        header = BATCH_HEADER.unpack_from(batch, position)
+        end = position + LOG_OVERHEAD + header[H_LENGTH]
+        packed = memoryview(batch)[position + RECORDS_POSITION : end]
+        codec = header[H_ATTRIBUTES] & COMPRESSION_MASK
+        for plain, count in parts(codec, packed, header[H_COUNT]):
+            part = (*header[:H_COUNT], count, *header[H_COUNT + 1 :])
+            yield from iterate_block(part, bytes(plain))
 
 
 def _fill(stream: pa.NativeFile, held: bytearray, wanted: int) -> bool:

@@ -377,9 +377,21 @@ def test_any_log_in_parts_is_decoded_as_by_the_plain_loop(log: bytes, data: st.D
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(large_batches, "PART_BYTES", data.draw(st.sampled_from([1, 40, 300])))
         expected = rows_by_loop(log, start, end)
-        patch.setattr(codecs, "output_bytes_max", lambda _: 20)
+        if data.draw(st.booleans()):
+            patch.setattr(codecs, "output_bytes_max", lambda _: 20)
+        else:
+            patch.setattr(codecs, "AT_ONCE_BYTES_MAX", 20)
         found = decode(memoryview(log), start, end, ALL, "a topic", 7, has_views=has_views)
         assert rows_of(list(found)) == expected
+
+
+def test_records_one_by_one_are_read_in_parts_too() -> None:
+    rows = [(i, 7, b"key", bytes(1 << 20), [(b"h", None)]) for i in range(40)]
+    log = batch(5, rows, codec=ZSTD)
+    found = list(large_batches.records_of(log, 0))
+    assert found == [(5 + delta, *row) for delta, *row in rows]
+    small = batch(5, rows[:2], codec=ZSTD)
+    assert list(large_batches.records_of(small, 0)) == found[:2]
 
 
 @pytest.mark.parametrize(
