@@ -8,8 +8,8 @@
     E  manifest   by which the backup is one
 
 A takes long, C is short. The files that A and B have listed are held: retention and compaction only
-rename them meanwhile. Compaction between A and B makes B list what A has stored, under other
-files: what B says is taken then.
+rename them meanwhile. Of compacted logs B lists all, whatever A has stored: with a segment from
+before a compaction and one from after it, a record would be back whose tombstone is gone.
 
 Memory: one manifest, the one before, and the list of the cut. Bytes are never held but in pieces.
 """
@@ -81,7 +81,8 @@ class Taking:
         self._copies = copies
         self._progress = progress
         self._known: dict[tuple[str, int, int, int, int], SegmentObject] = {}
-        """The objects of the backup before, by (topic id, partition, base, size, inode)."""
+        """The objects of the backup before, and finished ones of this, by (topic id, partition,
+        base, size, inode)."""
         self._there: set[str] = set()
         """Keys that the store is known to have."""
         self._early: dict[Place, list[SegmentObject]] = {}
@@ -219,7 +220,7 @@ class Taking:
                 self._there.add(key)
             self._done += size
             self._progress(self._done, self._expected)
-            return SegmentObject(
+            stored = SegmentObject(
                 key,
                 size,
                 crc,
@@ -228,6 +229,9 @@ class Taking:
                 segment.inode,
                 status.st_mtime_ns,
             )
+            if is_finished:
+                self._known[about] = stored  # a compacted log's are listed once more
+            return stored
         finally:
             os.close(fd)
 

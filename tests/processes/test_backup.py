@@ -20,6 +20,7 @@ from shmbroker.backup.taking import Taken, Taking, prune
 from shmbroker.backup.target import open_target
 from shmbroker.client.reader.asking import Consumer as Asking
 from shmbroker.errors import ConfigFault, CorruptFault
+from shmbroker.records.batch import encode_batch
 from shmbroker.testing.broker import QUICK, Broker
 from shmbroker.tier.directory_store import DirectoryStore
 from shmbroker.tier.object_store import StoreFault
@@ -319,6 +320,45 @@ def test_log_that_is_compacted_meanwhile_has_the_last_value_of_each_key(tmp_path
         put_back(tmp_path / "backups", tmp_path / "data")
     with Broker(data=tmp_path / "data") as restored:
         writer.check(restored)
+
+
+def test_log_that_is_compacted_meanwhile_does_not_bring_a_deleted_key_back(tmp_path: Path) -> None:
+    """The tombstone comes after the record has been stored early, and is gone before the cut.
+
+    Each segment is more than half full, so that compaction joins none with another.
+    """
+    full = {"segment.bytes": "1048576", "delete.retention.ms": "0"}
+    with Broker(*test_compaction.QUICK) as broker, RawClient(broker.address) as client:
+        test_compaction.create(broker, **full)
+        log = broker.data / "node-1" / f"{test_compaction.TOPIC}-0"
+
+        def write(key: str, value: bytes | None) -> None:
+            record = (clock.now_ms(), key.encode(), value, [])
+            row = client.produce(test_compaction.TOPIC, encode_batch([record]))
+            assert row["error_code"] == 0, row
+
+        def fill(keys: str) -> None:
+            for key in keys:
+                write(key, key.encode() * 300_000)
+
+        def is_gone() -> bool:
+            fill("n")  # the first compaction gives the tombstone its time, another one removes it
+            return b"deleted" not in {key for _, key, _ in test_compaction.read_all(broker)}
+
+        write("deleted", b"old")
+        fill("abcdef")
+
+        def meanwhile() -> None:
+            write("deleted", None)
+            fill("ghijklm")
+            wait_until(is_gone, "the tombstone's end", 60)
+
+        take(broker, tmp_path / "backups", meanwhile)
+        assert len(list(log.glob("*.log"))) > 2
+        put_back(tmp_path / "backups", tmp_path / "data")
+        kept = {key for _, key, _ in test_compaction.read_all(broker)}
+    with Broker(data=tmp_path / "data") as restored:
+        assert {key for _, key, _ in test_compaction.read_all(restored)} == kept
 
 
 class Failing(DirectoryStore):
