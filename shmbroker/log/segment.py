@@ -301,7 +301,11 @@ class Segment:
         self.judged = (0, 0, -1)
         self.is_rebuilt = False
 
-    def on_restored(self, fresh: mmap.mmap, file_id: int) -> int:
+    def has_other_names(self) -> bool:
+        """Whether its file is a hard link of others."""
+        return self._stat().st_nlink > 1
+
+    def on_restored(self, fresh: mmap.mmap | None, file_id: int) -> int:
         """Take over the map of a file that was written again; the file id that it had before."""
         self._descriptors.close(self.file_id)
         self._unmap()

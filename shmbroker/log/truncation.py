@@ -2,18 +2,27 @@
 
 The cut is durable before anything reads or is appended: bytes behind the end read as zeros for
 ever after. The high watermark is the caller's to stay above.
+
+A file that has another name, too, is a backup's as well (`backup.target`), and stays as it is: the
+log gets a copy of what it keeps of it.
 """
 
 from __future__ import annotations
 
+import os
+
 from shmbroker.log.checkpoints import sync_names
+from shmbroker.log.faults import writing_fault
+from shmbroker.log.quarantine import copy_piece
 from shmbroker.log.raised_start import forget_raised, note_raised
 from shmbroker.log.recovery.producers import rebuild_producers
 from shmbroker.records.batch_layout import H_BASE_OFFSET
+from shmbroker.signs import waiting_for_disk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.log.partition_log import PartitionLog
+    from shmbroker.log.segment import Segment
 
 
 def truncate_to(log: PartitionLog, offset: int) -> bool:
@@ -29,16 +38,33 @@ def truncate_to(log: PartitionLog, offset: int) -> bool:
     if offset <= log.segments[0].base_offset:
         truncate_fully(log, offset, min(log.log_start_offset, offset))
         return True
-    while log.segments[-1].base_offset >= offset:
-        log.segments.pop().remove()
-    segment = log.segments[-1]
-    log.aborted.keep(0, segment.base_offset)
+    segment = next(each for each in reversed(log.segments) if each.base_offset < offset)
     position, header = segment.find(offset)
+    if segment.has_other_names():
+        _copy_beginning(log, segment, position)  # first: a disk without room for it changes nothing
+    while log.segments[-1] is not segment:
+        log.segments.pop().remove()
+    log.aborted.keep(0, segment.base_offset)
     end_offset = header[H_BASE_OFFSET] if header is not None else offset
     segment.truncate(position, min(end_offset, offset))
     sync_names(log.directory)
     _end_at(log, segment.end_offset)
     return True
+
+
+def _copy_beginning(log: PartitionLog, segment: Segment, size: int) -> None:
+    """Put a copy of a segment's first `size` bytes in its place, durably. It is another file, and
+    gets another file id. StorageFault if the disk refuses."""
+    beside = segment.path + ".tmp"
+    try:
+        with open(segment.path, "rb") as old, open(beside, "wb", buffering=0) as new:
+            copy_piece(old.fileno(), new.fileno(), 0, size)
+            with waiting_for_disk():
+                os.fsync(new.fileno())
+        os.rename(beside, segment.path)
+    except OSError as error:
+        raise writing_fault(error, segment.path) from error
+    segment.on_restored(None, log.new_file_id())
 
 
 def truncate_fully(log: PartitionLog, new_start_offset: int, log_start: int | None = None) -> None:

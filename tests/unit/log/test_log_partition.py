@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shmbroker.errors import CorruptFault, StorageFault
-from shmbroker.log import leader_epochs, segment_space
+from shmbroker.log import leader_epochs, segment_space, truncation
 from shmbroker.log.config import LogConfig
 from shmbroker.log.descriptors import Descriptors
 from shmbroker.log.faults import DiskFullFault
@@ -777,3 +777,38 @@ def test_open_files_are_bounded(opened):
         assert segment.read_bytes(position, 8) == offset.to_bytes(8, "big")
     assert len(os.listdir("/proc/self/fd")) <= before + 4
     descriptors.close_all()
+
+
+def test_cut_leaves_a_file_that_is_a_backups_too(opened, tmp_path):
+    """A hard link of a finished segment, as `shmbroker backup` makes, is what it was."""
+    log = opened({"segment.bytes": "1000"})
+    fill(log, 12)
+    assert [segment.base_offset for segment in log.segments] == [0, 5, 10]
+    segment = log.segments[1]
+    linked = tmp_path / "linked"
+    linked.hardlink_to(segment.path)
+    before, file_id = linked.read_bytes(), segment.file_id
+    assert truncate_to(log, 7)
+    fill(log, 1, size=50)
+    assert linked.read_bytes() == before
+    assert (log.log_end_offset, log.active) == (8, segment)
+    kept = segment.find(7)[0]
+    assert segment.read_bytes(0, kept) == before[:kept]
+    assert segment.file_id != file_id, "who has the old file open sees nothing of what is new"
+
+
+def test_cut_of_such_a_file_that_a_full_disk_refuses_changes_nothing(opened, tmp_path, monkeypatch):
+    log = opened({"segment.bytes": "1000"})
+    fill(log, 12)
+    (tmp_path / "linked").hardlink_to(log.segments[1].path)
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(truncation, "copy_piece", refuse)
+        with pytest.raises(DiskFullFault):
+            truncate_to(log, 7)
+    assert (log.log_end_offset, len(log.segments)) == (12, 3)
+    assert truncate_to(log, 7)
+    assert log.log_end_offset == 7
