@@ -95,13 +95,7 @@ class Taking:
             self._store.sweep(manifest.SEGMENTS)
             self._look_back()
             self._store_finished()
-            firsts = {
-                place: segments[-1].end_offset
-                for place, segments in self._early.items()
-                if segments
-            }
-            cut = self._client.cut(firsts)
-            rows = [self._rest(place, listed) for place, listed in sorted(cut.items())]
+            rows = [self._rest(place, listed) for place, listed in sorted(self._cut().items())]
             image, timestamp_ms = self._client.image(self._cluster_id)
             return self._finish(rows, image, timestamp_ms)
 
@@ -147,6 +141,31 @@ class Taking:
     def _expect(self, segments: Iterable[Iterable[ListedSegment]]) -> None:
         self._expected += sum(each.valid_bytes for some in segments for each in some)
         self._progress(self._done, self._expected)
+
+    # --- B -------------------------------------------------------------------------------------
+
+    def _cut(self) -> dict[Place, Listed]:
+        while True:
+            firsts = {
+                place: segments[-1].end_offset
+                for place, segments in self._early.items()
+                if segments
+            }
+            cut = self._client.cut(firsts)
+            parted = [place for place, listed in cut.items() if self._is_parted(place, listed)]
+            if not parted:
+                return cut
+            for place in parted:
+                self._early[place] = []
+
+    def _is_parted(self, place: Place, listed: Listed) -> bool:
+        """Whether something is missing between what was stored early and what is listed: another
+        replica leads since, whose segments begin elsewhere, and one of the early ones straddles."""
+        if not listed.segments or listed.segments[0].base_offset <= listed.log_start_offset:
+            return False
+        first = listed.segments[0].base_offset
+        early = self._early.get(place, ())
+        return any(each.base_offset < first < each.end_offset for each in early)
 
     # --- C -------------------------------------------------------------------------------------
 
