@@ -16,7 +16,9 @@ them for HOLD_MS_MAX at most.
 
 For a backup, since version 1: `first_offset` leaves out the segments that end at or before it, but
 for a compacted log: what was there when the caller stored them may be compacted since, and so may a
-tombstone or a marker be gone that came later and was about a record in them.
+tombstone or a marker be gone that came later and was about a record in them. A new leader that does
+not know yet how far the one before had got answers OFFSET_NOT_AVAILABLE, which is asked again: what
+lies beyond its high watermark may be committed, and would be missing in the backup.
 `stop_ms` above 0: the whole broker stands still from the moment at which it looked (`looked_ns`, by
 the monotonic clock, which all processes of a host share) until `stopped_until_ns`. Where the times
 of several brokers overlap, what they have listed is the family as it was at one moment.
@@ -54,6 +56,9 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
             partition = broker.partitions.find(partition_key(topic["topic_id"], index))
             if partition is None or not partition.is_leader:
                 found["error_code"] = error_codes.NOT_LEADER_OR_FOLLOWER
+                continue
+            if call.api_version >= 1 and partition.is_high_watermark_behind:
+                found["error_code"] = error_codes.OFFSET_NOT_AVAILABLE
                 continue
             log = partition.log
             first_offset = 0 if log.config.is_compacted else asked.get("first_offset", 0)

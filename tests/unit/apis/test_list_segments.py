@@ -8,6 +8,7 @@ import pytest
 from shmbroker.apis.broker import list_segments
 from shmbroker.replica.partition import Partitions
 from shmbroker.wire import codec
+from shmbroker.wire.error_codes import OFFSET_NOT_AVAILABLE, is_retriable
 from tests.support.family_memory import VirtualClock
 
 
@@ -33,3 +34,21 @@ def test_an_answer_has_what_its_version_has(version: int, stop_ms: int) -> None:
         assert read["looked_ns"] == began_ns
         assert read["stopped_until_ns"] == pytest.approx(began_ns + stop_ms * 1_000_000, abs=1)
         assert clock.monotonic_ns() == read["stopped_until_ns"], "the broker stands still"
+
+
+def test_backup_waits_for_a_leader_that_does_not_know_what_is_committed() -> None:
+    """Else all that its high watermark does not cover yet would be missing in it."""
+    partition = SimpleNamespace(is_leader=True, is_high_watermark_behind=True)
+    broker: Any = SimpleNamespace(
+        partitions=SimpleNamespace(find=lambda key: partition), clock=VirtualClock()
+    )
+    body = {
+        "broker_id": 1,
+        "hold_ms": 0,
+        "stop_ms": 0,
+        "topics": [{"topic_id": bytes(16), "partitions": [{"partition": 0}]}],
+    }
+    answer = list_segments.answer(broker, SimpleNamespace(api_version=1), body)  # type: ignore[arg-type]
+    (row,) = answer["partitions"]
+    assert row["error_code"] == OFFSET_NOT_AVAILABLE
+    assert is_retriable(row["error_code"])
