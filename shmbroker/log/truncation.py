@@ -10,6 +10,7 @@ log gets a copy of what it keeps of it.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from shmbroker.log.checkpoints import sync_names
 from shmbroker.log.faults import writing_fault
@@ -63,6 +64,8 @@ def _copy_beginning(log: PartitionLog, segment: Segment, size: int) -> None:
                 os.fsync(new.fileno())
         os.rename(beside, segment.path)
     except OSError as error:
+        with suppress(OSError):
+            os.unlink(beside)
         raise writing_fault(error, segment.path) from error
     segment.on_restored(None, log.new_file_id())
 

@@ -149,15 +149,27 @@ def read_some(
                     offset += 1
 
 
-def is_end_known(client: RawClient, topic: str, partition: int) -> bool:
-    """Whether there is no leader here that can't tell yet where readers end (KIP-207)."""
+def end_error(client: RawClient, topic: str, partition: int) -> int | None:
+    """0 where a leader is asked that can tell where readers end, NOT_LEADER_OR_FOLLOWER where
+    another leads; None of one that can't tell yet (KIP-207)."""
     row = {"partition_index": partition, "current_leader_epoch": -1, "timestamp": -1}
     topics = [{"name": topic, "partitions": [row]}]
     body = {"replica_id": -1, "isolation_level": 0, "topics": topics}
     (found,) = client.ask("ListOffsets", 7, body)["topics"][0]["partitions"]
     unknown, elsewhere = error_codes.OFFSET_NOT_AVAILABLE, error_codes.NOT_LEADER_OR_FOLLOWER
     assert found["error_code"] in (0, unknown, elsewhere), found
-    return bool(found["error_code"] != unknown)
+    return None if found["error_code"] == unknown else int(found["error_code"])
+
+
+def wait_for_end(client: RawClient, topic: str, partition: int) -> int:
+    """Wait until a leader can tell its end; an error code if none is asked any more."""
+
+    def told() -> tuple[int] | None:
+        error = end_error(client, topic, partition)
+        return None if error is None else (error,)
+
+    (error,) = wait_until(told, "an end")
+    return int(error)
 
 
 def leader_of(address: str, topic: str, partition: int) -> str | None:
@@ -185,7 +197,8 @@ def read_numbers(address: str, topic: str, partitions: int) -> list[list[int]]:
             leader = wait_until(partial(leader_of, address, topic, partition), "a leader")
             with RawClient(leader) as client:
                 # After a restart of everything the first high watermark told may be an old one.
-                wait_until(partial(is_end_known, client, topic, partition), "an end")
+                if wait_for_end(client, topic, partition):
+                    continue
                 values, is_whole = read_some(client, topic, partition, len(numbers))
             numbers += map(int, values)
         found.append(numbers)
