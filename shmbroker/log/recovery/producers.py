@@ -38,6 +38,9 @@ def rebuild_producers(
     taken what was written to them. Where there are transactions, a snapshot from before is taken.
     """
     log.aborted.keep(log.segments[0].base_offset, log.segments[-1].base_offset)
+    # What lies before the first segment is decided, however old the high watermark is: it was
+    # deleted, or is in the remote store.
+    decided_below = max(decided_below, log.segments[0].base_offset)
     undecided = [row for row in log.producers.ended if row[0] < log.log_end_offset]
     _rebuild(log, is_window_walked, now_ms, NO_LIMIT)
     has_any = bool(log.aborted) or log.producers.has_transactions()

@@ -10,7 +10,7 @@ from shmbroker.errors import ProtocolFault, StorageFault
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.producer_state import ProducerState, read_snapshot
-from shmbroker.log.retiring import delete_segments_before
+from shmbroker.log.retiring import delete_local_before, delete_segments_before
 from shmbroker.log.transaction_index import (
     AbortedTransaction,
     AbortedTransactions,
@@ -183,6 +183,25 @@ def test_index_goes_with_its_segment(tmp_path):
     truncate_to(log, 4)
     assert [entry.first_offset for entry in log.aborted.find(0, 9)] == [2]
     assert sorted(path.name for path in tmp_path.glob("t-0/*.txnindex")) == names[1:2]
+
+
+def test_transaction_that_began_in_the_store_alone_is_known_after_a_kill(tmp_path):
+    """However old the high watermark is that the checkpoint tells."""
+    config = {"remote.storage.enable": "true"}
+    log = open_log(tmp_path / "t-0", config)
+    append(log, [(1, b"k", b"v")] * 2, producer=(7, 0, 0), is_transactional=True)
+    log.roll()
+    end_transaction(log, 7, is_commit=False)
+    delete_local_before(log, 2)
+    found = log.aborted.find(0, 3)
+    assert found == [AbortedTransaction(7, 0, 2, 3)]
+    log.close(clean=False)
+    again = PartitionLog.open(
+        log.directory, log.config, file_ids=itertools.count(9), decided_below=0
+    )
+    assert again.local_start_offset == 2
+    assert again.aborted.find(0, 3) == found
+    again.close(clean=True)
 
 
 def test_open_transaction_outlives_the_expiry_of_producers(tmp_path):
