@@ -267,6 +267,7 @@ class PartitionStore:
         if partition.key in self.swapping:
             return
         log = partition.log
+        start = log.log_start_offset
         if not log.config.is_tiered or self.retain_tiered(partition, now_ms):
             retain(log, partition.high_watermark, now_ms)
         else:
@@ -277,6 +278,8 @@ class PartitionStore:
                 paths = deleted_paths(log.directory, segment.base_offset)
                 self.removals.unlink_later(paths, [segment], delay_ms)
             log.retired.clear()
+        if log.log_start_offset != start:
+            self.on_readable(partition.key)
 
     def note_log_start(self) -> None:
         """A log start offset has moved: the next round of upkeep makes it durable."""

@@ -122,6 +122,7 @@ def reconcile(remote: Remote, store: PartitionStore) -> None:
     start = local if first == ABSENT else min(first, local)
     if start > log.log_start_offset:
         advance_log_start(log, start)
+        store.on_readable(partition.key)
     store.note_log_start()
 
 

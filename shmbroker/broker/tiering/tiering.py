@@ -80,6 +80,7 @@ class Tiering:
                 log = partition.log
                 advance_log_start(log, log.local_start_offset)
                 self.store.note_log_start()
+                self.store.on_readable(partition.key)
             return
         if remote is None:
             name = f"{partition.topic_id.hex()}-{partition.partition}"

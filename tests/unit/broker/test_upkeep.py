@@ -71,3 +71,17 @@ def test_nothing_of_a_disk_that_has_failed_is_flushed(
     run_after(worker, 5000)
     assert len(worker.jobs) == (not is_fenced)
     assert caplog.records == []
+
+
+def test_followers_are_told_where_retention_has_a_log_begin(worker: Worker) -> None:
+    """Nothing that is written would tell them, and who is not in sync may not join before."""
+    told: list[bytes] = []
+    worker.store.on_readable = told.append
+    partition = worker.open("t", retention_bytes="0")
+    worker.append(partition)
+    partition.log.roll(NOW_MS)
+    worker.store.retain(partition, NOW_MS)
+    assert partition.log.log_start_offset == 1
+    assert told == [partition.key]
+    worker.store.retain(partition, NOW_MS)
+    assert told == [partition.key], "once"
