@@ -21,6 +21,7 @@ from shmbroker.log.config import LogConfig
 from shmbroker.log.descriptors import Descriptors
 from shmbroker.log.lookups import aborted_in
 from shmbroker.log.markers import append_marker
+from shmbroker.log.mending import NO_LIMIT
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.raised_start import RAISED_START
 from shmbroker.log.retention import delete_records, retain
@@ -80,6 +81,7 @@ class World:
             file_ids=self.file_ids,
             clean=False,
             log_start_offset=self.log_start,
+            decided_below=(0, NO_LIMIT)[self.incarnation % 2],
             cleaned_offset=0,
         )
         self.partition = Partition(KEY, "t", TOPIC_ID, 0, self.log)
@@ -92,6 +94,7 @@ class World:
             file_ids=self.file_ids,
             dropped_file_ids=[],
             note_log_start=self.note_log_start,
+            on_readable=lambda key: None,
             retain=lambda partition, now_ms: self.retain(),
         )
         self.tiering = Tiering(
@@ -385,6 +388,17 @@ def test_store_that_is_not_mounted_costs_nothing(tiered_world):
     tiered_world.unmount_store(0)
     tiered_world.check()
     assert tiered_world.log.log_start_offset == 0
+
+
+def test_switched_off_it_begins_where_it_is_local_after_a_kill_as_well(tiered_world):
+    """Though it is switched on again by then, and the checkpoint is older."""
+    start = tiered_world.log.local_start_offset
+    tiered_world.log.set_config(LogConfig({"remote.storage.enable": "false"}))
+    tiered_world.tiering.on_partition(tiered_world.partition)
+    assert tiered_world.log.log_start_offset == start
+    tiered_world.kill_worker(0)
+    assert tiered_world.log_start == 0
+    assert tiered_world.log.log_start_offset == start
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 
 from shmbroker import logs
-from shmbroker.log.retiring import advance_log_start
+from shmbroker.log.retention import raise_start
 from shmbroker.log.truncation import truncate_fully
 from shmbroker.tier.remote_log import ABSENT, RemoteLog, RemoteSegment
 from shmbroker.wire.api_keys import TIER_LOAD
@@ -121,7 +121,7 @@ def reconcile(remote: Remote, store: PartitionStore) -> None:
     local = log.segments[0].base_offset
     start = local if first == ABSENT else min(first, local)
     if start > log.log_start_offset:
-        advance_log_start(log, start)
+        raise_start(log, start)
         store.on_readable(partition.key)
     store.note_log_start()
 

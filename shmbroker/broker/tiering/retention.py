@@ -6,7 +6,8 @@ Two bounds: `retention.*` is of all that is readable, here or in the store, and 
 
 from __future__ import annotations
 
-from shmbroker.log.retiring import advance_log_start, delete_local_before
+from shmbroker.log.retention import raise_start
+from shmbroker.log.retiring import delete_local_before
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def retain(remote: Remote, store: PartitionStore, now_ms: int) -> bool:
             (config.retention_ms, config.retention_bytes),
         )
         if start > log.log_start_offset:
-            advance_log_start(log, start)
+            raise_start(log, start)
             store.note_log_start()
     if config.is_copied:
         _retain_local(remote, now_ms)

@@ -20,7 +20,7 @@ from shmbroker.broker.tiering.retention import retain
 from shmbroker.broker.tiering.time_lookups import Find, TimeLookups
 from shmbroker.broker.tiering.transaction_indexes import TransactionIndexes
 from shmbroker.broker.tiering.uploads import Uploads
-from shmbroker.log.retiring import advance_log_start
+from shmbroker.log.retention import raise_start
 from shmbroker.tier.remote_log import ABSENT
 from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR
 
@@ -78,7 +78,7 @@ class Tiering:
                 self._forget(remote)
                 # What only the store had is not readable any more; the tier process removes it.
                 log = partition.log
-                advance_log_start(log, log.local_start_offset)
+                raise_start(log, log.local_start_offset)
                 self.store.note_log_start()
                 self.store.on_readable(partition.key)
             return
