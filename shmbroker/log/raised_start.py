@@ -1,5 +1,5 @@
-"""The log start offset that DeleteRecords has raised, or a leader that has nothing before it, or the end
-of what the remote store had, until the checkpoint says it durably.
+"""The log start offset that DeleteRecords has raised, or a leader that has nothing before it, or
+the end of what the remote store had, until the checkpoint says it durably.
 
 File `log-start-offset` in the log's directory: one number. It is written before DeleteRecords is
 answered and not synced, so it survives the death of all processes, as batches do. The next

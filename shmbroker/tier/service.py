@@ -319,7 +319,13 @@ class TierService:
 
         def work() -> Body:
             chunk = transfer.fetch_chunk(
-                self.store, prefix, segment, body["offset"], body["directory"], self.indexes
+                self.store,
+                prefix,
+                segment,
+                body["offset"],
+                body["directory"],
+                self.indexes,
+                transfer.FETCH_BYTES,
             )
             return {"error_code": NONE, **chunk._asdict()}
 

@@ -19,6 +19,8 @@ from tests.simulation.family.simulate import (
     GUESTS,
     SESSIONS,
     TIER,
+    TIER_SHIFTS,
+    TIER_TRANSACTIONS,
     TRANSACTIONS,
     Plan,
     Simulation,
@@ -28,6 +30,8 @@ from tests.simulation.family.simulate import (
     simulate_guests,
     simulate_sessions,
     simulate_tier,
+    simulate_tier_shifts,
+    simulate_tier_transactions,
     simulate_transactions,
 )
 from tests.simulation.family.transactional import Instance
@@ -40,6 +44,8 @@ GUEST_SEEDS = SESSION_SEEDS = DELETE_SEEDS = 20
 AHEAD_SEEDS = 10
 TIER_SEEDS = 15
 TIER_PER_TEST = 5
+TIER_SHIFT_SEEDS = 8
+TIER_TRANSACTION_SEEDS = (0, 2, 3)
 PER_TEST = 10
 FURTHER_SEEDS = 60
 """Looked at where the named ones find nothing, as a change elsewhere leads them another way."""
@@ -51,6 +57,8 @@ PLANS = {
     "ahead": AHEAD,
     "deletes": DELETES,
     "tier": TIER,
+    "tier-shifts": TIER_SHIFTS,
+    "tier-transactions": TIER_TRANSACTIONS,
 }
 KEPT = [
     (int(line.split()[1]), PLANS[line.split()[0]])
@@ -155,6 +163,31 @@ def test_seeds_with_a_remote_store(first: int, monkeypatch: pytest.MonkeyPatch) 
         simulate_tier(seed)
     assert done["copy_segment"] > 4 * TIER_PER_TEST, done
     assert done["fetch_chunk"] > 2 * TIER_PER_TEST and done["delete_segments"], done
+
+
+def test_seeds_whose_copies_come_and_go() -> None:
+    """They expire, and remote storage is switched off and on."""
+    starts = 0
+    for seed in range(TIER_SHIFT_SEEDS):
+        seen = simulate_tier_shifts(seed).seen
+        starts += sum(seen.delete_asked(place) > 0 for place in seen.places)
+    assert starts > TIER_SHIFT_SEEDS, starts
+
+
+def test_seeds_whose_transactions_are_in_the_remote_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers are told there which were aborted."""
+    indexes = 0
+    do = transfer.read_aborted
+
+    def count(*args: Any) -> Any:
+        nonlocal indexes
+        indexes += 1
+        return do(*args)
+
+    monkeypatch.setattr(transfer, "read_aborted", count)
+    for seed in TIER_TRANSACTION_SEEDS:
+        simulate_tier_transactions(seed)
+    assert indexes > len(TIER_TRANSACTION_SEEDS), indexes
 
 
 def test_transactions_end_in_every_way() -> None:

@@ -197,6 +197,7 @@ class FamilyClient(Client):
                 yield 0.05
                 continue
             self.seen.on_start(place, deleted, row["log_start_offset"])
+            self.on_row(place, row)
             found = records_of(row, offset)
             if not found:
                 break
@@ -204,6 +205,9 @@ class FamilyClient(Client):
             self.seen.on_batches(place, offset, batches_of(row))
             offset = found[-1][0] + 1
         return offset
+
+    def on_row(self, place: Place, row: Body) -> None:
+        """A read has given this of a partition."""
 
 
 class Producer(FamilyClient):
@@ -394,6 +398,8 @@ class Admin(FamilyClient):
         self.replicas = replicas
         self.internal: list[Place] = []
         """Of topics that nobody reads: their leaders are elected, too."""
+        self.configs: dict[str, str] = {}
+        """Of topics that are created."""
         super().__init__(network, name, seen)
 
     def _use(self, topic: str) -> Generator[Wait, None, None]:
@@ -406,7 +412,7 @@ class Admin(FamilyClient):
 
     def _short_life(self, topic: str) -> Script:
         """A topic that is deleted while it is read."""
-        yield from self.create(topic, 1, {}, is_kept=False)
+        yield from self.create(topic, 1, self.configs, is_kept=False)
         values = [(self.seen.now_ms(), None, bytes(SHORT_VALUE_BYTES), ())] * 4
         batch = encode_batch(values)
         asked: list[tuple[Connection, Pending]] = []
@@ -421,6 +427,8 @@ class Admin(FamilyClient):
                 ("Fetch", 11, fetch_body((topic, 0), 0, 50)),
             ):
                 asked.append((connection, connection.send(name, version, body)))
+            if self.configs:
+                yield self.random.uniform(0.0, 0.6)
         while True:
             body = {"topic_names": [topic], "timeout_ms": 3000}
             try:
@@ -494,7 +502,7 @@ class Admin(FamilyClient):
             yield self.random.uniform(0.3, 2.0)
             draw = self.random.random()
             if draw < 0.3 and count < 3:
-                yield from self.create(f"made-{count}", self.random.randrange(1, 3), {})
+                yield from self.create(f"made-{count}", self.random.randrange(1, 3), self.configs)
                 count += 1
             elif draw < 0.5:
                 lives += 1

@@ -65,6 +65,8 @@ class Seen:
         self._producers = 0
         self._deleted: dict[Place, int] = {}
         self._delete_asked: dict[Place, int] = {}
+        self.shrinks = False
+        """Records go without being asked for: by retention, and with their copies."""
         self.deletes = 0
         self._owned: dict[str, dict[str, tuple[list[Place], float]]] = {}
         self.commits = 0
@@ -139,8 +141,12 @@ class Seen:
         """Where a partition begins at least: to be asked before a request is sent."""
         return self._deleted.get(place, 0)
 
+    def delete_asked(self, place: Place) -> int:
+        """Below it everything may be gone."""
+        return self._delete_asked.get(place, 0)
+
     def on_delete_asked(self, place: Place, offset: int) -> None:
-        self._delete_asked[place] = max(offset, self._delete_asked.get(place, 0))
+        self._delete_asked[place] = max(offset, self.delete_asked(place))
 
     def on_deleted(self, place: Place, low_watermark: int) -> None:
         """DeleteRecords is answered."""
@@ -150,7 +156,9 @@ class Seen:
     def on_start(self, place: Place, deleted: int, start: int) -> None:
         """A partition begins there, as somebody was told. deleted: as of when it was asked."""
         assert start >= deleted, f"{place}: deleted below {deleted}, and begins at {start}"  # L
-        asked = self._delete_asked.get(place, 0)
+        if self.shrinks:
+            self.on_delete_asked(place, start)
+        asked = self.delete_asked(place)
         assert start <= asked, f"{place} begins at {start}, and was to be deleted below {asked}"
         self._batches_end[place] = max(start, self._batches_end.get(place, 0))
 
@@ -202,7 +210,7 @@ class Seen:
             producer, number = value
             assert number > newest.get(producer, -1), f"{place}: {value} after a later one"  # I
             newest[producer] = number
-        deleted = self._delete_asked.get(place, 0)
+        deleted = self.delete_asked(place)
         for value, offset in self.acked.get(place, {}).items():
             if offset < deleted and value not in offsets:
                 continue

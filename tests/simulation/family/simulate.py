@@ -8,7 +8,8 @@ What may happen, at random, is in `faults`.
 With `Plan.has_transactions` there are transactional clients and read_committed readers as well;
 with `Plan.has_guests` network workers lend connections to I/O workers; with `Plan.has_sessions`
 clients read in fetch sessions; with `Plan.reads_ahead` some read on in one way, and are told what
-follows; with `Plan.has_deletes` records are deleted; with `Plan.has_tier` there is a remote store.
+follows; with `Plan.has_deletes` records are deleted; with `Plan.has_tier` there is a remote store,
+and with `Plan.has_shifts` what topics have there expires, and is switched off and on.
 
 Then nothing fails any more, and within a minute everybody has caught up, or it is an error too.
 
@@ -54,10 +55,12 @@ from tests.simulation.family.deletes import Deleter
 from tests.simulation.family.family import Family, Size
 from tests.simulation.family.faults import HARMLESS, QUICK, Faults, kinds_of
 from tests.simulation.family.history import Place, Seen
+from tests.simulation.family.lookups import TimeReader
 from tests.simulation.family.members import MODERN_SESSION_MS, Consumer, Modern
 from tests.simulation.family.network import Disconnected, Network, Script, Wait
 from tests.simulation.family.scheduler import Scheduler
 from tests.simulation.family.sessions import FullReader, SessionReader, Watch
+from tests.simulation.family.shifts import Shifter
 from tests.simulation.family.system import System
 from tests.simulation.family.tiered import StoreFaults
 from tests.simulation.family.transaction_history import TransactionsSeen
@@ -105,6 +108,9 @@ class Plan(NamedTuple):
     has_tier: bool = False
     """Topics have copies in a remote store, and often nothing else of their old records."""
 
+    has_shifts: bool = False
+    """… and these expire, topics with copies are deleted, and their settings change."""
+
 
 ANY = Plan()
 AHEAD = Plan(reads_ahead=True)
@@ -124,6 +130,8 @@ DELETE_FAULTS = (
 DELETES = Plan(faults=DELETE_FAULTS, has_deletes=True)
 GUESTS = Plan(has_guests=True)
 TIER = Plan(has_tier=True)
+TIER_SHIFTS = Plan(has_tier=True, has_shifts=True)
+TIER_TRANSACTIONS = Plan(has_tier=True, has_transactions=True)
 SESSIONS = Plan(has_sessions=True)
 TRANSACTIONS = Plan(has_transactions=True)
 KINDS = {
@@ -134,6 +142,8 @@ KINDS = {
     AHEAD: "ahead",
     DELETES: "deletes",
     TIER: "tier",
+    TIER_SHIFTS: "tier-shifts",
+    TIER_TRANSACTIONS: "tier-transactions",
 }
 """As `scripts/simulate` names them."""
 
@@ -178,6 +188,7 @@ class Simulation:
             lambda: int((self.scheduler.now + self.scheduler.wall_ahead_s) * 1000),
             self.check_copies,
         )
+        self.seen.shrinks = plan.has_shifts
 
     def _draw_transactions(self) -> None:
         random = self.random
@@ -191,9 +202,16 @@ class Simulation:
         self.size.settings.update(tiered.settings(self.root, random))
         self.topic_configs = tiered.topic_configs(random)
         self.disk.are_reads_calls = True
-        self.has_deletes = not self.is_durable
+        self.has_deletes = not self.is_durable and not self.plan.has_transactions
+        if self.plan != TIER and not self.plan.faults:
+            self.system.piece_bytes = random.choice((500, 2000, 8 << 20))
+            self.system.cache_bytes = random.choice((1, 3000, 1 << 20))
+            self.topic_configs["index.interval.bytes"] = random.choice(("0", "100", "4096"))
+        if self.plan.has_shifts:
+            self.topic_configs |= tiered.expiry_configs(random)
         if not self.kinds:
-            mostly = DELETE_FAULTS if self.has_deletes else kinds_of(self.is_whole, True)
+            is_cut = self.is_durable and not self.plan.has_shifts
+            mostly = kinds_of(self.is_whole, True) if is_cut else DELETE_FAULTS
             self.kinds = (*mostly, *StoreFaults.KINDS)
 
     def _size(self) -> Size:
@@ -328,6 +346,11 @@ class Simulation:
         random, network, seen = self.random, self.network, self.seen
         Starting(network, "starting", seen, self)
         admin = Admin(network, "admin", seen, self.size.brokers)
+        if self.plan.has_tier and self.plan != TIER and not self.plan.faults:
+            admin.configs = self.topic_configs
+            TimeReader(network, "time-reader", seen)
+        if self.plan.has_shifts:
+            Shifter(network, "shifter", seen)
         for number in range(random.randrange(1, 3)):
             Reader(network, f"reader-{number}", seen)
         if self.plan.has_sessions:
@@ -392,7 +415,7 @@ class Simulation:
         for partition in self.family.partitions():
             partition.log.aborted.check()
             place = partition.topic, partition.partition
-            own = partition.log.aborted.find(0, 1 << 62)
+            own = partition.log.aborted.find(self._starts_everywhere(place), 1 << 62)
             assert found.setdefault(place, own) == own, f"{place}: {found[place]}, and {own}"
             assert not partition.producers.open, f"{place}: a transaction is open"
 
@@ -485,7 +508,7 @@ class Ending(CommittedClient):
             yield from self._check_transactions()
         if self.simulation.plan.has_tier:
             said = ""
-            while wrong := tiered.wrong_with(self.simulation.family):
+            while wrong := tiered.wrong_with(self.simulation.family, self.seen.now_ms()):
                 if wrong != said:
                     self.say(said := wrong)
                 yield 0.1
@@ -586,6 +609,16 @@ def simulate_deletes(seed: int) -> Simulation:
 def simulate_tier(seed: int) -> Simulation:
     """One history with a remote store."""
     return simulate(seed, TIER)
+
+
+def simulate_tier_shifts(seed: int) -> Simulation:
+    """One history with a remote store whose contents come and go."""
+    return simulate(seed, TIER_SHIFTS)
+
+
+def simulate_tier_transactions(seed: int) -> Simulation:
+    """One history with transactions, of which much is in a remote store alone."""
+    return simulate(seed, TIER_TRANSACTIONS)
 
 
 def simulate_guests(seed: int) -> Simulation:

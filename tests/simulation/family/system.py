@@ -27,6 +27,9 @@ from unittest import mock
 
 from shmbroker import clock, signs
 from shmbroker.broker import append_runs, read
+from shmbroker.broker.tiering import tiering
+from shmbroker.broker.tiering.pieces import Pieces
+from shmbroker.broker.tiering.remotes import RemoteTable
 from shmbroker.gateway import fetch_known, fetch_session
 from shmbroker.gateway.connection import Connection
 from shmbroker.groups.transactions import transaction
@@ -34,7 +37,7 @@ from shmbroker.ipc import core
 from shmbroker.log import closing, residency
 from shmbroker.processes import guest_gateway, io_worker, network_worker, shared_resources
 from shmbroker.replica.partition import Partition
-from shmbroker.tier import store_mark, store_workers
+from shmbroker.tier import store_mark, store_workers, transfer
 from tests.simulation.family.disk import SimulatedDisk
 from tests.simulation.family.scheduler import Event, Scheduler
 from tests.simulation.family.threads import Threads
@@ -61,6 +64,10 @@ class System:
         """Every slice is sent from its file, and its reader may be told those behind it."""
         self.producer_epoch_last = transaction.EPOCH_LAST
         """Of a transactional producer; a low one, and producer ids are used up."""
+        self.piece_bytes = transfer.FETCH_BYTES
+        """What is fetched at once from a remote store,"""
+        self.cache_bytes = 1 << 30
+        """and what a broker keeps of it."""
         self.has_kernel = True
         """For small plain batches; without it each store into a map is a moment to be killed in."""
         self.owned: dict[str, list[Any]] = {}
@@ -106,6 +113,8 @@ class System:
             mock.patch.object(io_worker, "Flusher", lambda eventfd: Flusher(self, eventfd)),
             mock.patch.multiple(store_workers, threading=self.threads, queue=self.threads),
             mock.patch.object(store_mark, "Lock", self.threads.Lock),
+            mock.patch.object(transfer, "FETCH_BYTES", self.piece_bytes),
+            mock.patch.object(tiering, "Pieces", self._pieces),
             mock.patch.object(closing, "FEW", 1 << 30),
             mock.patch.object(transaction, "EPOCH_LAST", self.producer_epoch_last),
             mock.patch.object(fetch_session, "KEPT_MIN", self.kept_min),
@@ -135,6 +144,9 @@ class System:
                 for title in list(self.owned):
                     self.release(title)
                 self.disk.close()
+
+    def _pieces(self, table: RemoteTable, root: str, incarnation: int, _bytes_max: int) -> Pieces:
+        return Pieces(table, root, incarnation, self.cache_bytes)
 
     def _monotonic(self) -> float:
         if self.scheduler.is_stranger():

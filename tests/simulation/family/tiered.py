@@ -13,8 +13,10 @@ unread_store it refuses to read, a few times
 Checked at the end (docs/tiered-storage.md), beside all that `history` says of what is read:
 
     M  each copy is whole, and of offsets that are not all deleted
-    N  nothing else is in the store: no half of a copy, nothing of a topic that was deleted
+    N  nothing else is in the store: no half of a copy, nothing of a topic that was deleted, or has
+       no remote storage any more
     O  while it was away no more was written in its place than what was on its way
+    P  nothing is there that is older than its topic keeps records
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from random import Random
 from typing import Any
 
 from shmbroker.ids import uuid_text
+from shmbroker.metadata.image import TOPIC_RESOURCE
 from shmbroker.processes.shared_resources import TIER
 from shmbroker.processes.tier import COPIERS
 from shmbroker.tier import manifest
@@ -54,6 +57,19 @@ def topic_configs(random: Random) -> dict[str, str]:
         "local.retention.ms": str(random.choice((0, 100, 1000))),
         "local.retention.bytes": str(random.choice((0, 500, 5000))),
     }
+
+
+def expiry_configs(random: Random) -> dict[str, str]:
+    """Of a topic whose copies expire."""
+    configs = {
+        "retention.ms": random.choice(("-1", "500", "2000")),
+        "retention.bytes": random.choice(("-1", "-1", "3000")),
+    }
+    if configs["retention.ms"] == "500":
+        configs["local.retention.ms"] = random.choice(("0", "100", "-2"))
+    if configs["retention.bytes"] != "-1":
+        configs["local.retention.bytes"] = random.choice(("0", "500", "-2"))
+    return configs
 
 
 class StoreFaults(Faults):
@@ -143,14 +159,16 @@ class StoreFaults(Faults):
         self._scheduler.after(self._random.uniform(0.1, 1.0), end)
 
 
-def wrong_with(family: Family) -> str:
+def wrong_with(family: Family, now_ms: int) -> str:
     """What is in the store, and should not be in the end; "" if nothing."""
     image = family.image()
     if image is None:
         return "the metadata are not known"
     store = os.path.join(family.disk.root, ARCHIVE, "store")
     kept = {
-        f"{topic.name}.{uuid_text(topic.topic_id)}": topic for topic in image.topics_by_id.values()
+        f"{topic.name}.{uuid_text(topic.topic_id)}": topic
+        for topic in image.topics_by_id.values()
+        if image.config(TOPIC_RESOURCE, topic.name).get("remote.storage.enable") == "true"
     }
     starts = {
         (partition.topic_id, partition.partition): partition.log.log_start_offset
@@ -170,7 +188,7 @@ def wrong_with(family: Family) -> str:
         _, place, number, _ = path.split("/")
         topic = kept.get(place)
         if topic is None:
-            return f"{path} is of a topic that is gone"  # N
+            return f"{path} is of a topic that is gone, or has no remote storage"  # N
         partition = manifest.PartitionName(topic.name, topic.topic_id, int(number))
         if manifest.MANIFEST not in there:
             return f"{path} has no manifest, but {there}"  # N
@@ -184,4 +202,7 @@ def wrong_with(family: Family) -> str:
             return f"{path}: nobody leads it"
         if segment.end_offset <= start:
             return f"{path} is deleted below {start}"  # M
+        limit_ms = int(image.config(TOPIC_RESOURCE, topic.name).get("retention.ms", "-1"))
+        if 0 <= limit_ms < now_ms - segment.max_timestamp:
+            return f"{path} is of {segment.max_timestamp}, and kept for {limit_ms} ms"  # P
     return ""

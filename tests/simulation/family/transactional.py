@@ -95,7 +95,8 @@ class CommittedClient(FamilyClient):
         """From an offset to the last stable one of now; how many committed records there are up to
         it. -1: it came to nothing."""
         transactions = self.transactions
-        for _ in range(100):
+        nothing = 0
+        while nothing < 100:
             port = yield from self.leader(place)
             body = fetch_body(place, offset, self.random.choice((0, 50)))
             body["isolation_level"] = READ_COMMITTED
@@ -113,6 +114,7 @@ class CommittedClient(FamilyClient):
             transactions.on_ends(place, stable, row["high_watermark"])
             end, found = committed_of(row, offset)
             transactions.on_read(place, offset, end, found, stable)
+            nothing += end == offset
             offset = end
             if offset == stable:
                 return transactions.on_read_to_end(place, offset, row["high_watermark"])
