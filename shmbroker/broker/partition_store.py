@@ -279,6 +279,9 @@ class PartitionStore:
                 self.removals.unlink_later(paths, [segment], delay_ms)
             log.retired.clear()
         if log.log_start_offset != start:
+            if log.config.is_tiered:  # its first segment does not say so
+                raise_start(log, log.log_start_offset)
+                self.is_log_start_moved = True
             self.on_readable(partition.key)
 
     def note_log_start(self) -> None:

@@ -25,6 +25,7 @@ from shmbroker.log.mending import NO_LIMIT
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.raised_start import RAISED_START
 from shmbroker.log.retention import delete_records, retain
+from shmbroker.log.retiring import delete_segments_before
 from shmbroker.records.batch import encode_batch, iterate_batches, iterate_records
 from shmbroker.records.end_marker import EndMarker
 from shmbroker.replica.partition import Partition
@@ -399,6 +400,21 @@ def test_switched_off_it_begins_where_it_is_local_after_a_kill_as_well(tiered_wo
     tiered_world.kill_worker(0)
     assert tiered_world.log_start == 0
     assert tiered_world.log.log_start_offset == start
+
+
+def test_switched_on_it_begins_where_it_began_after_a_kill_as_well(tiered_world):
+    """The first segment has said it until then, and the checkpoint is older."""
+    log, off = tiered_world.log, LogConfig({"remote.storage.enable": "false"})
+    log.set_config(off)
+    tiered_world.tiering.on_partition(tiered_world.partition)
+    tiered_world.roll(0)
+    delete_segments_before(log, log.log_end_offset)
+    start = log.log_start_offset
+    assert start == log.log_end_offset
+    log.set_config(LogConfig(tiered_world.settings))
+    tiered_world.tiering.on_partition(tiered_world.partition)
+    tiered_world.kill_worker(0)
+    assert tiered_world.log.log_start_offset == start > tiered_world.log_start
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,11 @@ class Tiering:
             name = f"{partition.topic_id.hex()}-{partition.partition}"
             remote = Remote(partition, self.pieces.directory_of(name))
             self.table.remotes[partition.key] = remote
+            log = partition.log
+            if log.log_start_offset == log.segments[0].base_offset > 0:
+                # Until now its first segment may have been all that says so.
+                raise_start(log, log.log_start_offset)
+                self.store.note_log_start()
         remote.is_current = False
         self.lists.load(remote)
 
