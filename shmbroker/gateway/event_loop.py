@@ -37,7 +37,7 @@ from shmbroker.gateway.frame_buffers import FrameBuffers
 from shmbroker.gateway.peeking import leave_rest, peek
 from shmbroker.gateway.poller import EPOLLIN, EPOLLOUT, HUNG_UP, set_interest
 from shmbroker.gateway.slow_readers import SlowReaders
-from shmbroker.gateway.stranger_frames import take_of_stranger
+from shmbroker.gateway.stranger_frames import size_complaint, take_of_stranger
 from shmbroker.wire.api_keys import FETCH, PRODUCE
 
 TYPE_CHECKING = False
@@ -68,9 +68,6 @@ FRAME_HEAD = Struct(">ihhi")
 PLAIN_FRAME_BYTES_MAX = 1 << 20
 """The largest frame of every API but Produce: as dicts, a request of short names takes a hundred
 times its bytes."""
-
-TLS_HANDSHAKE = 0x1603
-"""First two bytes of who speaks TLS."""
 
 FRAME_SIZE_MIN = 10
 """Key, version, correlation id and the length of a client id."""
@@ -244,7 +241,7 @@ class EventLoop:
                 frame_end = position + 4 + size
                 if frame_end > end or size < FRAME_SIZE_MIN:  # A
                     if not FRAME_SIZE_MIN <= size <= frame_bytes_max:
-                        raise ProtocolFault(_size_complaint(size))
+                        raise ProtocolFault(size_complaint(size))
                     if size > PLAIN_FRAME_BYTES_MAX and api_key != PRODUCE:
                         raise ProtocolFault(f"frame of {size} bytes for api key {api_key}")
                     need = frame_end - position
@@ -290,7 +287,7 @@ class EventLoop:
                 if end - position >= 4:
                     size = int.from_bytes(buffer[position : position + 4], "big", signed=True)
                     if not FRAME_SIZE_MIN <= size <= frame_bytes_max:
-                        raise ProtocolFault(_size_complaint(size))
+                        raise ProtocolFault(size_complaint(size))
                     need = size + 4
         except ProtocolFault as fault:
             self.close_answered(connection, str(fault), is_fault=True)
@@ -489,11 +486,3 @@ class EventLoop:
         for connection in list(self.connections.values()):
             if reason := overdue(connection, now, idle_s, partial_s):
                 self.close(connection, reason, is_fault=reason != IDLE)
-
-
-def _size_complaint(size: int) -> str:
-    if size >> 16 == TLS_HANDSHAKE:
-        return (
-            "it speaks TLS, but this listener does not: the client needs the port of one that does"
-        )
-    return f"frame of {size} bytes"

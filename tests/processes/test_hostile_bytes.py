@@ -32,7 +32,8 @@ def header(key: int, version: int) -> bytes:
 
 
 OPENINGS = {
-    "HTTP": (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "frame of 1195725856 bytes"),
+    "HTTP": (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "it speaks HTTP, but this is a port"),
+    "HTTP, short": (b"POST /\r\n", "it speaks HTTP, but this is a port"),
     "TLS": (
         bytes.fromhex("16030102000100 01fc0303") + bytes(500),
         "it speaks TLS, but this listener does not: the client needs the port of one that does",
