@@ -6,6 +6,7 @@ knows of terminals.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ PLAIN, GOOD, WARN, BAD = "plain", "good", "warn", "bad"
 """How a row or a line is meant."""
 
 UNKNOWN = "-"
+_NUMBER = re.compile("[0-9]+")
 FULL_SHARE = 0.75
 """A ring with more than this in it is worth a look."""
 
@@ -66,9 +68,9 @@ class View(NamedTuple):
 
 
 def word(text: str) -> Cell:
-    """Words, without what would lead a terminal astray."""
+    """Words, without what would lead a terminal astray; numbers in them are sorted as such."""
     shown = "".join(each if each.isprintable() else "\ufffd" for each in text)
-    return Cell(shown, shown or UNKNOWN)
+    return Cell(_NUMBER.sub(lambda found: found[0].zfill(19), shown), shown or UNKNOWN)
 
 
 def count(value: float | None) -> Cell:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from pathlib import Path
 
 import click
@@ -101,7 +102,8 @@ def command(
     elif applies:
         click.echo(f"\n{config_file} stays as it is")
     elif chosen:
-        click.echo("\nNothing was changed: --config FILE --apply writes the settings there")
+        file = shlex.quote(config_file) if config_file else "FILE"
+        click.echo(f"\nNothing was changed: --config {file} --apply writes the settings there")
 
 
 def _existing(directory: Path) -> Path:

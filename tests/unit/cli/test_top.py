@@ -27,6 +27,7 @@ from shmbroker.cli.top.views import (
     WARN,
     head,
     view_named,
+    word,
 )
 from shmbroker.observe.rates import Rates, between
 from shmbroker.observe.snapshot import Group, Groups, Lag, Partition, Replica, Snapshot, Topic
@@ -115,6 +116,17 @@ def test_views_show_what_is_the_matter(
     view: str, column: str, expected: tuple[str, str, str]
 ) -> None:
     assert expected in table(view, column)
+
+
+def test_numbers_in_words_are_sorted_as_numbers() -> None:
+    names = ["t-10", "t-2", "t-1", "s2-10", "s10-1"]
+    assert sorted(names, key=lambda name: word(name).key) == [
+        "s2-10",
+        "s10-1",
+        "t-1",
+        "t-2",
+        "t-10",
+    ]
 
 
 def test_helpers_that_nobody_has_needed_are_left_out() -> None:

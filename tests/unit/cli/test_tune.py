@@ -270,7 +270,7 @@ def test_what_would_change_is_shown_and_nothing_is_written(tuned):
     rows = [line.split()[:4] for line in told.output.splitlines()]
     assert [NETWORK_WORKERS, "2", "4", "1.50"] in rows
     assert "  sysctl -w net.core.somaxconn=4096\n" in told.output
-    assert "--config FILE --apply writes the settings there" in told.output
+    assert f"--config {config} --apply writes the settings there" in told.output
     assert config.read_text() == "# ours\nshmbroker.network.workers=2\n"
 
 
