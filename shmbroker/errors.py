@@ -5,6 +5,15 @@ A *fault* is an exception; an *error* is a wire error code and always an int val
 supervisor starts another one.
 """
 
+import re
+
+_ERRNO = re.compile(r"\[Errno \d+\] ")
+
+
+def plain(text: str) -> str:
+    """A sentence without the kernel's numbers of errors: their words stand behind them."""
+    return _ERRNO.sub("", text)
+
 
 class Fault(Exception):
     """Base of everything that this package raises on purpose."""

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from shmbroker import extras
-from shmbroker.errors import Fault
+from shmbroker.errors import Fault, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _setting_meant(text: str) -> str:
 
 def say(text: str) -> None:
     """One line on stderr, with the command's name before it."""
-    click.echo(f"shmbroker: {text}", err=True)
+    click.echo(f"shmbroker: {plain(text)}", err=True)
 
 
 def leave_on_sigterm() -> None:

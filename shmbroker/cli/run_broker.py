@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from shmbroker import clock, logs
 from shmbroker.cli.serve_flags import FLAGS
-from shmbroker.errors import Fault
+from shmbroker.errors import Fault, plain
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.settings.files import read_settings
 from shmbroker.settings.listener_doubts import READABLE_BY_OTHERS, readable_secrets
@@ -57,7 +57,7 @@ def run(parameters: Mapping[str, Any]) -> NoReturn:
     from shmbroker.processes import held_directory, supervisor
 
     def say(level: int, text: str) -> None:
-        output.say(formatter.sentence(level, text), sys.stderr)
+        output.say(formatter.sentence(level, plain(text)), sys.stderr)
 
     path, flags = parameters["config_file"], flags_of(parameters)
 

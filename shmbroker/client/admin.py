@@ -61,6 +61,17 @@ _BROKERS = 1
 _EXACT = 0
 _DEFAULT = 1
 """How a filter of quotas matches a name."""
+_TOKEN_NEEDS = {
+    error_codes.DELEGATION_TOKEN_AUTH_DISABLED: (
+        ": the brokers need the setting delegation.token.secret.key"
+    ),
+    error_codes.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: (
+        ": they are for clients that have shown who they are, by SASL or a certificate, and not by"
+        " a token: use a listener with SASL (sasl.enabled.mechanisms) or TLS (ssl.client.auth), by"
+        " -X or a --profile; and the brokers need the setting delegation.token.secret.key"
+    ),
+}
+"""What is lacking where a cluster answers so about delegation tokens."""
 _SET = 0
 _DELETE = 1
 
@@ -266,7 +277,7 @@ def create_token(
         "max_lifetime_ms": lifetime_ms,
     }
     made = ask(addresses, CREATE_DELEGATION_TOKEN, body)
-    _refuse(made["error_code"], "the token is not made")
+    _refuse_token(made["error_code"], "the token is not made")
     for time in ("issue", "expiry", "max"):
         made[f"{time}_timestamp"] = made.pop(f"{time}_timestamp_ms")
     return made | {"renewers": renewing}
@@ -279,7 +290,7 @@ def tokens(
     principals, if any are given."""
     wanted = None if owners is None else [_principal(owner) for owner in owners]
     answer = ask(addresses, DESCRIBE_DELEGATION_TOKEN, {"owners": wanted})
-    _refuse(answer["error_code"], "tokens are not told")
+    _refuse_token(answer["error_code"], "tokens are not told")
     return list(answer["tokens"])
 
 
@@ -288,7 +299,7 @@ def renew_token(addresses: Sequence[Address], hmac: bytes, period_ms: int) -> in
     in milliseconds since 1970."""
     body = {"hmac": hmac, "renew_period_ms": period_ms}
     answer = ask(addresses, RENEW_DELEGATION_TOKEN, body)
-    _refuse(answer["error_code"], "the token is not renewed")
+    _refuse_token(answer["error_code"], "the token is not renewed")
     return int(answer["expiry_timestamp_ms"])
 
 
@@ -296,8 +307,14 @@ def expire_token(addresses: Sequence[Address], hmac: bytes, period_ms: int) -> i
     """Let a token end in so long from now, or negative: remove it; until when it holds."""
     body = {"hmac": hmac, "expiry_time_period_ms": period_ms}
     answer = ask(addresses, EXPIRE_DELEGATION_TOKEN, body)
-    _refuse(answer["error_code"], "the token is not ended")
+    _refuse_token(answer["error_code"], "the token is not ended")
     return int(answer["expiry_timestamp_ms"])
+
+
+def _refuse_token(error: int, about: str) -> None:
+    """ClusterFault, with what a token needs where that is lacking."""
+    message = error_codes.message_of(error)
+    _refuse(error, about, f"{message}{_TOKEN_NEEDS.get(error, '')}")
 
 
 def _principal(parts: tuple[str, str]) -> Message:

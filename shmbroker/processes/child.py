@@ -25,7 +25,7 @@ import sys
 from collections.abc import Callable
 
 from shmbroker import clock, logs, signs
-from shmbroker.errors import Fault
+from shmbroker.errors import Fault, plain
 from shmbroker.ipc.member import FamilyMember
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.faults import DiskFullFault
@@ -180,7 +180,7 @@ def run_child(
         if child is not None and child.has_served:
             logger.error("%s", fault)
         else:
-            shared.leave_last_words(slot.index, str(fault))
+            shared.leave_last_words(slot.index, plain(str(fault)))
             is_successor = shared.counters.words[shared.counters.at(slot.index, INCARNATION)] > 1
             can_wait = is_successor and isinstance(fault, DiskFullFault)
             status = EXIT_TRY_AGAIN if can_wait else EXIT_BOOT_FAULT

@@ -3,14 +3,19 @@
 import builtins
 import errno
 import re
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+import shmbroker
 from shmbroker.cli.commands import main
-from shmbroker.cli.outcome import sentence
+from shmbroker.cli.outcome import say, sentence
+from shmbroker.client import admin
+from shmbroker.client.faults import ClusterFault
 from shmbroker.errors import ConfigFault, StorageFault
 from shmbroker.log import checkpoints
 from shmbroker.log.meta_properties import read_meta_properties
@@ -20,6 +25,10 @@ from shmbroker.processes.listening import listen_on
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.testing.broker import free_ports
 from shmbroker.tools import log_files, log_repair
+from shmbroker.wire.error_codes import (
+    DELEGATION_TOKEN_AUTH_DISABLED,
+    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
+)
 
 
 def refused(*words: str, status: int = 1) -> str:
@@ -66,6 +75,35 @@ def test_password_file_that_is_not_there_is_named_once(tmp_path: Path) -> None:
     said = refused("user", "add", "a", "--password-file", file, "-b", "127.0.0.1:1")
     assert said.count(file) <= 1
     assert "Errno" not in said
+
+
+def test_numbers_of_the_kernel_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    say(f"can't write a: {OSError(errno.ENOSPC, 'No space left on device', 'a')}")
+    assert capsys.readouterr().err == "shmbroker: can't write a: No space left on device: 'a'\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "needs"),
+    [
+        (DELEGATION_TOKEN_AUTH_DISABLED, "delegation.token.secret.key"),
+        (DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, "sasl.enabled.mechanisms"),
+    ],
+)
+def test_tokens_that_are_not_told_name_what_is_needed(
+    monkeypatch: pytest.MonkeyPatch, error: int, needs: str
+) -> None:
+    monkeypatch.setattr(admin, "ask", lambda *_: {"error_code": error, "tokens": []})
+    with pytest.raises(ClusterFault, match=f"tokens are not told: .*{needs}"):
+        admin.tokens([])
+
+
+@pytest.mark.parametrize("version", [(2, 7), (3, 10)])
+def test_python_that_is_too_old_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, version: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(sys, "version_info", (*version, 1))
+    with pytest.raises(SystemExit, match=f"this is Python {version[0]}.{version[1]}, and 3.11"):
+        runpy.run_path(str(Path(shmbroker.__file__).with_name("__main__.py")), run_name="__main__")
 
 
 class Refusal:
