@@ -16,7 +16,7 @@ from shmbroker.settings.setting import INT_MAX
 FILE_NAME = "meta.properties"
 _FIX = "restore the file from a copy, or remove it to give the node a new identity"
 
-_FIX_RIGHTS = "run it as the directory's owner, or give it the rights"
+FIX_RIGHTS = "run it as the directory's owner, or give it the rights"
 
 
 class MetaProperties:
@@ -66,7 +66,7 @@ def read_meta_properties(path: str) -> MetaProperties | None:
         text = read_file(path)
     except StorageFault as fault:
         is_denied = isinstance(fault.__cause__, PermissionError)
-        raise ConfigFault(f"{fault}; {_FIX_RIGHTS if is_denied else _FIX}") from None
+        raise ConfigFault(f"{fault}; {FIX_RIGHTS if is_denied else _FIX}") from None
     if text is None:
         return None
     try:

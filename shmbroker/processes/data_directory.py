@@ -26,9 +26,10 @@ from shmbroker.controller.raft import voter_change
 from shmbroker.errors import ConfigFault, CorruptFault, StorageFault
 from shmbroker.ids import random_uuid, uuid_text
 from shmbroker.log.checkpoints import sync_directory
-from shmbroker.log.file_names import RESTORING, parse_partition_directory
+from shmbroker.log.file_names import PARTITION_METADATA, RESTORING, parse_partition_directory
 from shmbroker.log.meta_properties import (
     FILE_NAME,
+    FIX_RIGHTS,
     MetaProperties,
     read_meta_properties,
     write_meta_properties,
@@ -96,7 +97,10 @@ def find(directory: str) -> Found:
             holds_replicas,
         )
     except (ConfigFault, StorageFault) as fault:
-        return Found(directory, holds_replicas=holds_replicas, fault=str(fault))
+        said = str(fault)
+        if isinstance(fault, StorageFault) and isinstance(fault.__cause__, PermissionError):
+            said += f"; {FIX_RIGHTS}"
+        return Found(directory, holds_replicas=holds_replicas, fault=said)
     except OSError as fault:
         return Found(directory, fault=f"The directory {directory} can't be read: {fault.strerror}")
 
@@ -113,7 +117,17 @@ def find_others(data_directory: str, places: Sequence[str]) -> dict[int, Found]:
 def refuse_log_directory(data_directory: str, places: Sequence[str]) -> None:
     """ConfigFault if what is named as data directory holds half of a backup, or is a node's log
     directory itself, as of Apache Kafka's: a family in it would be a new one, beside what is there.
+    So is a family in another's partition, and a node in what is a data directory.
     """
+    for path in (data_directory, *places):
+        _refuse_inside(path)
+    for place in places:
+        if place != data_directory and not os.path.lexists(f"{place}/{FILE_NAME}"):
+            for node in Path(place).glob(f"node-*/{FILE_NAME}"):
+                raise ConfigFault(
+                    f"{place} is the data directory of a family: serve it with --data {place}, or "
+                    f"name {node.parent} with --log-dir."
+                )
     if os.path.lexists(f"{data_directory}/{RESTORING}"):
         raise ConfigFault(
             f"A backup is restored into {data_directory}, or that was interrupted: wait for its "
@@ -125,6 +139,22 @@ def refuse_log_directory(data_directory: str, places: Sequence[str]) -> None:
         f"{data_directory} is the log directory of a node itself: serve it with --log-dir "
         f"{data_directory} and another --data."
     )
+
+
+def _refuse_inside(path: str) -> None:
+    """ConfigFault if a directory is a partition's, or lies in one."""
+    inner = os.path.realpath(path)
+    while (outer := os.path.dirname(inner)) != inner:
+        name = os.path.basename(inner)
+        is_partition = name == METADATA or (
+            _is_replica(name) and os.path.lexists(f"{inner}/{PARTITION_METADATA}")
+        )
+        if is_partition and os.path.lexists(f"{outer}/{FILE_NAME}"):
+            raise ConfigFault(
+                f"{path} is inside the log directory {outer} of a node: name a directory outside "
+                "of it."
+            )
+        inner = outer
 
 
 def judge(

@@ -22,7 +22,7 @@ from shmbroker.controller.raft.voter_links import socket_name
 from shmbroker.errors import ConfigFault
 from shmbroker.ipc import control_socket
 from shmbroker.log.directory_lock import LOCK, lock_holder
-from shmbroker.processes import data_access, data_directory
+from shmbroker.processes import data_access, data_directory, earlier_places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,23 +69,28 @@ class HeldDirectory:
             self._lock_fd = lock(self.path)
             for place in places:
                 self._hold(place)
-            return data_directory.judge(
+            found = [data_directory.find(place) for place in places]
+            plan = data_directory.judge(
                 data_directory.WantedNodes(
                     places,
                     config["shmbroker.node.id"],
                     "shmbroker.node.id" in config.static,
                     config["shmbroker.controllers"],
                 ),
-                [data_directory.find(place) for place in places],
+                found,
                 data_directory.find_others(path, places),
             )
+            earlier_places.refuse_left_out(path, found, plan)
+            return plan
         except OSError as fault:
             raise self._unusable(fault) from fault
 
     def write(self, plan: data_directory.DirectoryPlan) -> None:
         """Carry out the plan: the last that can refuse the start has agreed."""
         try:
+            earlier_places.say_lost(str(self.path), plan)
             data_directory.carry_out(plan)
+            earlier_places.remember(str(self.path), list(plan.nodes.values()))
             for directory in plan.nodes.values():
                 self._hold(directory)
             data_access.settle(

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -188,6 +189,51 @@ def test_log_directory_of_a_family_is_refused_to_another(tmp_path: Path) -> None
         os.remove(mine / "node-1" / ".lock")
         assert_refused(serve(*words), EXIT_IN_USE, f"{mine}/node-1 is in use by another broker")
         assert written(log) == before
+
+
+def test_data_directory_and_partitions_of_a_family_are_no_place_for_another(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    with Broker(data=mine) as broker, RawClient(broker.address) as client:
+        client.create_topic(TOPIC)
+    partition = mine / "node-1" / f"{TOPIC}-0"
+    before = written(mine)
+    other = tmp_path / "other"
+    for words, said in (
+        (("--data", other, "--log-dir", str(mine)), f"{mine} is the data directory of a family"),
+        (("--data", other, "--log-dir", str(partition)), f"inside the log directory {mine}/node-1"),
+        (("--data", partition), f"inside the log directory {mine}/node-1"),
+        (("--data", partition / "x"), f"inside the log directory {mine}/node-1"),
+    ):
+        assert_refused(serve(*words, "--port", "0"), EXIT_CONFIG, said)
+    assert written(mine) == before
+
+
+def test_log_directory_that_is_left_out_is_not_begun_anew_elsewhere(tmp_path: Path) -> None:
+    data, disk = tmp_path / "data", tmp_path / "disk"
+    with Broker("--log-dir", str(disk), data=data) as broker, RawClient(broker.address) as client:
+        client.create_topic(TOPIC)
+        assert client.produce(TOPIC, batch_now(b"1"))["error_code"] == 0
+    said = f"{disk} is a log directory of the family of {data}, and would not run: start with"
+    for words in ((), ("--log-dir", str(tmp_path / "another"))):
+        done = serve("--data", data, *words, "--port", "0")
+        assert_refused(done, EXIT_CONFIG, said, f"--log-dir {disk}")
+    # Moved by its owner, with the data directory: nothing is left out.
+    data, disk = data.rename(tmp_path / "data-2"), disk.rename(tmp_path / "disk-2")
+    with Broker("--log-dir", str(disk), data=data) as broker, RawClient(broker.address) as client:
+        assert read_values(client, TOPIC, 0) == [b"1"]
+    # A copy is run instead.
+    copy = tmp_path / "copy"
+    shutil.copytree(disk, copy)
+    with Broker("--log-dir", str(copy), data=data) as broker, RawClient(broker.address) as client:
+        assert read_values(client, TOPIC, 0) == [b"1"]
+
+
+def test_new_cluster_where_another_was_is_told(tmp_path: Path) -> None:
+    with Broker(data=tmp_path) as broker:
+        assert "a new cluster begins" not in broker.log
+    shutil.rmtree(tmp_path / "node-1")
+    with Broker(data=tmp_path) as broker:
+        assert f"nothing is left in {tmp_path}/node-1: a new cluster begins" in broker.log
 
 
 def test_damaged_metadata_log_ends_the_family_with_its_reason(tmp_path: Path) -> None:
