@@ -217,6 +217,7 @@ def _look(segment: Segment, limit: int, before: Segment | None, gaps_end: int) -
         start = before.base_offset
         if look_at(before.path, start, -1, limit, gaps_end, 0).end_offset > base:
             return None
-    if mend.is_of_bytes:
+    # One that was cut at the end of a batch is written, too: readers go by the size of before.
+    if mend.is_of_bytes or (mend.is_any and os.path.getsize(path) < segment.size):
         write_mended(path, mend, written)
     return mend

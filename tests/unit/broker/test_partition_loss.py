@@ -808,3 +808,49 @@ def test_where_other_replicas_are_readers_stay_refused(node: Node) -> None:
     assert path.read_bytes() == content
     with pytest.raises(CorruptFault):
         partition.log.read(0, 1000, 25)
+
+
+@pytest.mark.parametrize("left", [0, 2])
+def test_readers_go_on_where_a_file_was_cut_at_the_end_of_a_batch(node: Node, left: int) -> None:
+    partition = node.fill(Topic(), 25)
+    log = partition.log
+    os.truncate(log.segments[1].path, left * SIZE)
+    mender = DamageMender(node.store, lambda _key: False)
+    with pytest.raises(StorageFault) as met:
+        log.read(15, 10_000, 25)
+    mender.on_fault(partition, met.value, NOW_MS)
+    settle(node, mender)
+    read = []
+    for start in range(10, 25):
+        place = log.read(start, SIZE, 25)
+        assert place is not None
+        found, position, length = place
+        assert length
+        read.append(int.from_bytes(found.read_bytes(position, 8), "big"))
+    assert read == [*range(10, 10 + left), *[20] * (10 - left), *range(20, 25)]
+
+
+def test_readers_go_on_where_the_last_segment_was_removed_before_anything_was_appended(
+    node: Node,
+) -> None:
+    topic = Topic()
+    node.fill(topic, 25)
+    node.stop()
+    node.start()
+    partition = node.open(topic)
+    log = partition.log
+    os.unlink(log.active.path)
+    mender = DamageMender(node.store, lambda _key: False)
+    batch = encode_batch([(NOW_MS, None, b"v", ())])
+    with pytest.raises(StorageFault) as met:
+        log.append(memoryview(batch), 0, NOW_MS, 0, NOW_MS)
+    mender.on_fault(partition, met.value, NOW_MS)
+    settle(node, mender)
+    assert log.append(memoryview(batch), 0, NOW_MS, 0, NOW_MS) == 25
+    log.flush()
+    for start in range(20, 26):
+        place = log.read(start, 10_000, 26)
+        assert place is not None
+        found, position, length = place
+        assert length
+        assert int.from_bytes(found.read_bytes(position, 8), "big") == 25
