@@ -46,7 +46,12 @@ from shmbroker.log.file_names import (
 )
 from shmbroker.log.log_directory import CLEAN_SHUTDOWN
 from shmbroker.log.mending import NO_LIMIT
-from shmbroker.log.meta_properties import FILE_NAME, MetaProperties, write_meta_properties
+from shmbroker.log.meta_properties import (
+    FILE_NAME,
+    MetaProperties,
+    refuse_inside,
+    write_meta_properties,
+)
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.partition_metadata import write_partition_metadata
 from shmbroker.metadata.follower import MetadataFollower
@@ -179,6 +184,7 @@ def _write_node(place: str, checkpoints: Checkpoints, identity: MetaProperties) 
 
 
 def _prepare(directory: str) -> None:
+    refuse_inside(directory)
     try:
         os.makedirs(directory, exist_ok=True)
         found = [name for name in os.listdir(directory) if name != "lost+found"]

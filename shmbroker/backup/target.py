@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from shmbroker import clock
 from shmbroker.errors import ConfigFault
+from shmbroker.log.meta_properties import refuse_inside
 from shmbroker.tier.directory_store import DirectoryStore
 from shmbroker.tier.object_store import (
     MissingFault,
@@ -58,6 +59,7 @@ class Lock:
         if not isinstance(store, DirectoryStore):
             self._object = _BucketLock(cast("ConditionalStore", store), url_of(store))
             return
+        refuse_inside(store.root)
         path = os.path.join(store.root, LOCK)
         try:
             os.makedirs(store.root, exist_ok=True)

@@ -7,6 +7,8 @@ version=1
 cluster.id=MkU3OEVBNTcwNTJENDM2Qg
 """
 
+import os
+
 from shmbroker.errors import ConfigFault, StorageFault
 from shmbroker.ids import uuid_from_text, uuid_text
 from shmbroker.log.checkpoints import read_file, write_file
@@ -17,6 +19,16 @@ FILE_NAME = "meta.properties"
 _FIX = "restore the file from a copy, or remove it to give the node a new identity"
 
 FIX_RIGHTS = "run it as the directory's owner, or give it the rights"
+
+
+def refuse_inside(path: str) -> None:
+    """ConfigFault if a directory that is for something else is a node's log directory, or lies in
+    one: it goes with the partition that it is in, and Apache Kafka would not start beside it."""
+    outer = os.path.realpath(path)
+    while not os.path.lexists(f"{outer}/{FILE_NAME}"):
+        if outer == (outer := os.path.dirname(outer)):
+            return
+    raise ConfigFault(f"{path} is inside the log directory {outer} of a node: name another one")
 
 
 class MetaProperties:

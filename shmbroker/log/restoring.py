@@ -49,6 +49,8 @@ def _write_again(path: str, content: mmap.mmap | None, size: int, allocated: int
     assert content is not None
     beside = path + ".tmp"
     try:
+        with suppress(FileExistsError):  # the log's directory may be gone as well
+            os.mkdir(os.path.dirname(path))
         fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             for position in range(0, size, _STEP_BYTES):

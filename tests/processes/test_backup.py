@@ -428,6 +428,12 @@ def test_restore_refuses_what_it_would_spoil(
     store = DirectoryStore(str(tmp_path / "backups"))
     with pytest.raises(ConfigFault, match="is not empty"):
         restore(store, taken.backup, str(broker.data))
+    for place in (broker.data / "node-1" / "x", broker.data / "node-1" / "x-0" / "y"):
+        with pytest.raises(ConfigFault, match="is inside the log directory"):
+            restore(store, taken.backup, str(place))
+        with pytest.raises(ConfigFault, match="is inside the log directory"):
+            take(broker, place)
+        assert not place.exists()
     segment = taken.backup.partitions[0].segments[0]
     copied = tmp_path / "backups" / segment.key
     data = bytearray(copied.read_bytes())

@@ -236,6 +236,27 @@ def test_new_cluster_where_another_was_is_told(tmp_path: Path) -> None:
         assert f"nothing is left in {tmp_path}/node-1: a new cluster begins" in broker.log
 
 
+def test_family_goes_on_when_its_metadata_log_is_removed(tmp_path: Path) -> None:
+    with Broker(data=tmp_path) as broker, RawClient(broker.address) as client:
+        client.create_topic(TOPIC)
+        shutil.rmtree(tmp_path / "node-1" / "__cluster_metadata-0")
+        with contextlib.suppress(AssertionError, OSError):
+            client.create_topic("another")  # it may be refused, as the controller is started again
+        wait_until(lambda: is_served(broker, "another"), "the topic in every process")
+    with Broker(data=tmp_path) as broker:
+        assert is_served(broker, TOPIC)
+        assert is_served(broker, "another")
+
+
+def is_served(broker: Broker, topic: str) -> bool:
+    """Whether records can be written to a topic."""
+    try:
+        with RawClient(broker.address) as client:
+            return client.produce(topic, batch_now(b"1"))["error_code"] == 0
+    except (AssertionError, KeyError, OSError):
+        return False
+
+
 def test_damaged_metadata_log_ends_the_family_with_its_reason(tmp_path: Path) -> None:
     with Broker(data=tmp_path) as broker, RawClient(broker.address) as client:
         client.create_topic(TOPIC)

@@ -50,6 +50,7 @@ from shmbroker.log.quarantine import (
     put_strangers_aside,
     whole_batch_at,
 )
+from shmbroker.log.restoring import is_active_file_gone, restore_active
 from shmbroker.log.retiring import advance_log_start, delete_segments_before
 from shmbroker.log.truncation import truncate_fully, truncate_to
 from shmbroker.metadata.log_reader import snapshot_ids, snapshot_name
@@ -192,8 +193,15 @@ class MetadataLog:
             log.append(batch, last_delta, timestamp, epoch, now_ms)
 
     def flush(self) -> None:
-        """Make all of it durable. A StorageFault is final."""
-        self._log.flush()
+        """Make all of it durable. A StorageFault is final; where somebody has removed the file, it
+        is there again, for the next to open this log."""
+        try:
+            self._log.flush()
+        except StorageFault:
+            if is_active_file_gone(self._log):
+                restore_active(self._log)
+                logger.error("%s was removed by somebody; it is there again", self._log.active.path)
+            raise
 
     def truncate_to(self, offset: int) -> None:
         """Cut, durably."""

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,24 @@ def levels(directory: Path, end_offset: int) -> list[int]:
         return [message["feature_level"] for *_, message in read_all(reader, end_offset)]
     finally:
         reader.close()
+
+
+@pytest.mark.parametrize("with_directory", [False, True])
+def test_nothing_is_lost_of_a_log_whose_file_is_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, with_directory: bool
+) -> None:
+    log = open_alone(tmp_path)
+    log.append([feature(7)], NOW_MS)
+    if with_directory:
+        shutil.rmtree(tmp_path / "__cluster_metadata-0")
+    else:
+        (tmp_path / LOG).unlink()
+    with pytest.raises(StorageFault):  # whoever has the old file open sees nothing more
+        log.append([feature(8)], NOW_MS)
+    assert "was removed by somebody; it is there again" in caplog.text
+    log = open_alone(tmp_path)
+    assert levels(tmp_path, log.committed_offset) == [7, 8]
+    log.close()
 
 
 def test_an_epoch_begins_with_its_leader(tmp_path: Path) -> None:
