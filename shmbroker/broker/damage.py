@@ -27,9 +27,10 @@ from shmbroker.broker.swaps import Swap
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.checkpoints import remove_files
 from shmbroker.log.compaction.cleaned_files import SWAP, cleaned_path
-from shmbroker.log.file_names import LOG
+from shmbroker.log.file_names import LOG, PARTITION_METADATA
 from shmbroker.log.mending import NO_LIMIT, Hole, Mend, lines_of, look_at, write_mended
 from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.partition_metadata import mark_directory, write_partition_metadata
 from shmbroker.log.quarantine import put_strangers_aside
 from shmbroker.log.restoring import is_active_file_gone, restore_active
 from shmbroker.log.retiring import put_aside_stray
@@ -66,18 +67,24 @@ class DamageMender:
         going."""
         segment = next((one for one in partition.log.segments if one.path == fault.path), None)
         if segment is partition.log.active and is_active_file_gone(partition.log):
-            self._restore(partition.log)
+            self._restore(partition)
         elif segment is not None and len(partition.replicas) == 1:
             self._add(partition, segment, fault, now_ms)
         self.run(now_ms)
 
-    def _restore(self, log: PartitionLog) -> None:
+    def _restore(self, partition: Partition) -> None:
         """Write a log's segment to a file again: its file is gone, and the map has all of it.
-        Rolled, it would be lost."""
-        path = log.active.path
+        Rolled, it would be lost. If the directory was removed, what says whose it is comes back."""
+        log = partition.log
+        path, identity = log.active.path, f"{log.directory}/{PARTITION_METADATA}"
         try:
             if not self.store.is_fenced:
                 self.store.dropped_file_ids.append(restore_active(log))
+                if not os.path.lexists(identity):
+                    write_partition_metadata(identity, partition.topic_id)
+                    mark_directory(log.directory, partition.topic_id)
+                    log.leader_epochs.is_written = False
+                    log.leader_epochs.write()
                 logger.error("%s was removed by somebody; it is there again, whole", path)
                 self.store.count("log_damage")
         except StorageFault as fault:

@@ -857,14 +857,20 @@ def test_readers_go_on_where_the_last_segment_was_removed_before_anything_was_ap
 
 
 def test_active_segment_is_written_again_where_its_directory_was_removed(node: Node) -> None:
-    partition = node.fill(Topic(), 5)
+    topic = Topic()
+    partition = node.fill(topic, 5)
     log = partition.log
     mender = DamageMender(node.store, lambda _key: False)
     shutil.rmtree(log.directory)
     with pytest.raises(StorageFault) as met:
         _ = log.active.fd
     mender.on_fault(partition, met.value, NOW_MS)
+    log.flush()
+    node.stop()
+    node.start()
+    again = node.open(topic).log
     for offset in range(5):
-        segment, position, _ = log.read(offset, 1, 5) or pytest.fail("out of range")
+        segment, position, _ = again.read(offset, 1, 5) or pytest.fail("out of range")
         assert int.from_bytes(segment.read_bytes(position, 8), "big") == offset
     assert node.counted == ["log_damage"]
+    assert not node.strays()
