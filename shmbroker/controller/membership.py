@@ -184,8 +184,8 @@ def _say_begun_anew(broker_id: int, anew: lost_replicas.BegunAnew, is_known: boo
         )  # fmt: skip
     if anew.only:
         logger.error(
-            "%s: broker %d had the only replica, and its log directory is a new one: what it held "
-            "is lost, it begins empty",
+            "%s: broker %d had the only replica, and its log directory has a new id: what is in "
+            "there is served; if it is a new disk, what the old one held is lost",
             _named(anew.only), broker_id,
         )  # fmt: skip
     if anew.leaderless and is_known:

@@ -359,7 +359,8 @@ class BrokerClient:
         except (FileNotFoundError, NotADirectoryError):
             raise NoFilesFault(
                 f"there is no {path}: the broker at {addresses_text(self.cluster.bootstrap)}"
-                " is not a running shmbroker on this host",
+                " is not a running shmbroker on this host, or somebody removed that socket, which a"
+                " start makes again",
                 NAME_DIRECTORY,
             ) from None
         except PermissionError:

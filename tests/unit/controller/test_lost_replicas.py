@@ -154,6 +154,7 @@ def test_a_single_replica_begins_empty_and_that_is_said(
     assert (now.leader_id, now.in_sync_replicas, now.directory(2)) == (2, (2,), NEW_DISK)
     (line,) = [row.getMessage() for row in caplog.records if row.levelname == "ERROR"]
     assert f"alone-{mine.partition}: broker 2 had the only replica" in line
+    assert "what is in there is served" in line
 
 
 def test_the_same_directory_again_is_nothing_new(three: ActiveController) -> None:
