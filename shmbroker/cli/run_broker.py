@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from shmbroker import clock, logs
 from shmbroker.cli.serve_flags import FLAGS
-from shmbroker.errors import Fault, plain
+from shmbroker.errors import ConfigFault, Fault, plain
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.settings.files import read_settings
 from shmbroker.settings.listener_doubts import READABLE_BY_OTHERS, readable_secrets
@@ -29,7 +29,12 @@ def _as_text(value: str | tuple[str, ...]) -> str:
 
 
 def flags_of(parameters: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """What the flags of `serve` say, as `BrokerConfig.load` takes it."""
+    """What the flags of `serve` say, as `BrokerConfig.load` takes it. ConfigFault for a directory
+    without a name, as of a variable that is not set: it would be another one than was meant."""
+    for flag, parameter in (("--data", "data"), ("--log-dir", "log_dirs")):
+        given = parameters[parameter] or ()
+        if parameters[parameter] == "" or "" in tuple(given):
+            raise ConfigFault(f"{flag} is empty: name a directory, or leave it out.")
     return [
         (flag, setting, _as_text(parameters[parameter]))
         for flag, parameter, _, setting, _ in FLAGS
@@ -59,10 +64,10 @@ def run(parameters: Mapping[str, Any]) -> NoReturn:
     def say(level: int, text: str) -> None:
         output.say(formatter.sentence(level, plain(text)), sys.stderr)
 
-    path, flags = parameters["config_file"], flags_of(parameters)
+    path = parameters["config_file"]
 
     def read() -> BrokerConfig:
-        return BrokerConfig.load(path, parameters["assignments"], flags)
+        return BrokerConfig.load(path, parameters["assignments"], flags_of(parameters))
 
     try:
         config = read()

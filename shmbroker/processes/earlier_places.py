@@ -59,13 +59,17 @@ def remember(data_directory: str, places: Sequence[str]) -> None:
     below = f"{data_directory}/"
     text = "".join(f"{place.removeprefix(below)}\n" for place in places)
     path = below + FILE_NAME
+    if _read(data_directory) == [os.path.join(data_directory, place) for place in places]:
+        return
     try:
-        if read_file(path) != text:
-            write_file(path, text)
+        write_file(path, text)
     except StorageFault as fault:  # as a full disk: it holds up no start
         logger.warning("%s", fault)
 
 
 def _read(data_directory: str) -> list[str]:
-    text = read_file(f"{data_directory}/{FILE_NAME}") or ""
+    try:
+        text = read_file(f"{data_directory}/{FILE_NAME}") or ""
+    except StorageFault:
+        text = ""  # as if it was not there: the next start writes it anew
     return [os.path.join(data_directory, line) for line in text.splitlines()]

@@ -63,8 +63,8 @@ class HeldDirectory:
         config, path = self._config, str(self.path)
         data_access.begin(self._access)
         places = config.places(path)
-        data_directory.refuse_log_directory(path, places)
         try:
+            data_directory.refuse_log_directory(path, places)
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock_fd = lock(self.path)
             for place in places:

@@ -33,6 +33,9 @@ from shmbroker.security.tokens import key_of
 from shmbroker.settings.listener_doubts import doubts
 from shmbroker.settings.listeners import PLAINTEXT, address_text
 
+NO_ADDRESS = (errno.EADDRNOTAVAIL, errno.EINVAL)
+"""What the kernel says of an address that this host does not have; the second of one of a link."""
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -185,7 +188,7 @@ def listen_on(host: str, port: int, backlog: int, flag: str) -> socket.socket:
     except OSError as fault:
         listening.close()
         where = address_text(host, port)
-        if isinstance(fault, socket.gaierror) or fault.errno == errno.EADDRNOTAVAIL:
+        if isinstance(fault, socket.gaierror) or fault.errno in NO_ADDRESS:
             flag = "--host" if flag == "--port" else flag
             raise ConfigFault(
                 f"Can't listen on {where}: {fault.strerror}; name an address of this host with "

@@ -137,6 +137,10 @@ def test_unusable_data_directory_is_refused(tmp_path: Path) -> None:
         (["--set", "log.segment.bytes=many"], ["log.segment.bytes", "many"]),
         (["--set", "log.segment.bytes"], ["log.segment.bytes"]),
         (["--io-workers", "0"], ["--io-workers"]),
+        (["--data", ""], ["--data is empty"]),
+        (["--log-dir", ""], ["--log-dir is empty"]),
+        (["--data", "d" * 300], ["File name too long", "--data"]),
+        (["--host", "fe80::1"], ["--host"]),
         (["--port", "70000"], ["--port", "70000"]),
         (["--config", "/no/such/file"], ["/no/such/file"]),
         (["--host", "no.such.host.invalid"], ["no.such.host.invalid"]),
@@ -226,6 +230,19 @@ def test_log_directory_that_is_left_out_is_not_begun_anew_elsewhere(tmp_path: Pa
     shutil.copytree(disk, copy)
     with Broker("--log-dir", str(copy), data=data) as broker, RawClient(broker.address) as client:
         assert read_values(client, TOPIC, 0) == [b"1"]
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+def test_note_of_log_directories_that_can_not_be_read_holds_up_no_start(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    note = tmp_path / ".log-dirs"
+    if content is None:
+        note.mkdir()
+    else:
+        note.write_bytes(content)
+    with Broker(data=tmp_path):
+        assert content is None or note.read_text() == "node-1\n"
 
 
 def test_new_cluster_where_another_was_is_told(tmp_path: Path) -> None:
