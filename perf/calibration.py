@@ -73,13 +73,15 @@ PRIOR_WEIGHTS = {
     "io_request": 0.05,
     "network_kib": 0.05,
     "io_kib": 0.05,
-    "network_large_kib": 0.3,
-    "io_written_kib": 0.3,
+    "network_large_kib": 0.05,
+    "io_written_kib": 0.05,
 }
 """Of what was measured alone. perf/micro.py has the steps at their best, with warm caches. Of large
 batches few rows say much."""
 WEIGHTS = {"rate": 2.5, "p50_us": 2.5, "client_us": 0.6, "network_us": 0.8, "io_us": 0.8}
 """What a load sees counts more than who has spent how much."""
+LARGE_WEIGHT = 0.3
+"""Of the rows of large batches: their measurements differ most between two runs."""
 STRAYS = 0.2
 """What is off by much more counts by how far, no longer by its square: something else ran."""
 
@@ -88,9 +90,8 @@ Measured = Mapping[str, Mapping[str, float]]
 
 
 WAKES = (15.0, 3.0, 60.0)
-LOOKS_US = (40.0, 100.0)
-"""Where a calibration begins: how long a core needs to wake, and how long looks go on, differ most
-between machines, and what else there is follows from them."""
+"""Where a calibration begins: how long a core needs to wake differs most between machines, and what
+else there is follows from it."""
 REQUESTS = 400, 1200
 """Of a row: to find about where the costs are, and from there on."""
 BEST = 2
@@ -107,7 +108,7 @@ def calibrate(
     """Costs with which the rows come out as measured, the best of a few beginnings. start: what was
     measured of each step alone."""
     chosen = [row for row in rows if row.name in measured]
-    starts = [replace(start, wake=wake, network_look=look) for wake in wakes for look in LOOKS_US]
+    starts = [replace(start, wake=wake) for wake in wakes]
     few, many = REQUESTS
     found = [_calibrated(each, start, measured, chosen, steps, few) for each in starts]
     found.sort(key=lambda each: each[0])
@@ -129,11 +130,12 @@ def _calibrated(
         costs, found = costs_at(point), []
         for row in chosen:
             outcome = of_row(costs, row, requests)
+            share = LARGE_WEIGHT if row.bytes == LARGE else 1.0
             for figure, weight in WEIGHTS.items():
                 told = max(getattr(outcome, figure), 1e-6)
                 off = np.log(told / measured[row.name][figure]) / STRAYS
                 root = np.sqrt(2 * (np.sqrt(1 + off**2) - 1))  # Huber's, without a corner
-                found.append(weight * STRAYS * np.copysign(root, off))
+                found.append(share * weight * STRAYS * np.copysign(root, off))
         return np.array(found + list(held * (point - origin)))
 
     def point_of(costs: Costs) -> Any:

@@ -11,8 +11,9 @@ these rules, which are the code's:
   driver counts it.
 * Who publishes to a sleeper rings its doorbell, which costs the ringer, the sleeper (its way into
   sleep and out of it), and time, if the core has gone to rest.
-* Before it sleeps, a worker looks for more (`ipc/awake.py`): that takes a core, but gives it to
-  whoever wants it.
+* Before it sleeps, a worker looks for more (`ipc/awake.py`): a network worker as long as it waits
+  for appends, both after an answer where that mostly pays (`ipc/streak.py`). That takes a core, but
+  gives it to whoever wants it.
 * A core that is free takes whoever has waited longest. Who is woken takes the core of who has had
   more of it so far, who goes on later; and of who only looks.
 * Frames over 64 KiB come in pieces, so that sender and receiver work at the same time.
@@ -31,6 +32,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, NamedTuple
 
+from shmbroker.ipc.awake import AFTER_S, WAITS_S
+from shmbroker.ipc.streak import Streak
+
+WAITS_US, AFTER_US = WAITS_S * 1e6, AFTER_S * 1e6
 PIECE_BYTES = 64 * 1024
 """What of a large frame is sent, and received, before the rest."""
 PUBLISHED_BYTES = 64 * 1024
@@ -72,12 +77,10 @@ class Costs:
     io_written_kib: float = 0.45
     """Of batches that are written, not stored into the mapped segment."""
     ring: float = 3.0
+    switch: float = 1.0
+    """Where a core takes another process than it had: what was in its caches."""
     sleep: float = 4.0
     wake: float = 15.0
-    network_look: float = 100.0
-    """As long as a network worker looks for more before it sleeps,"""
-    io_look: float = 60.0
-    """and an I/O worker."""
 
 
 def network_kib(costs: Costs, size: int) -> float:
@@ -172,10 +175,13 @@ GRAIN_US = 1.0
 class Cores:
     """A core, or several among which processes move."""
 
-    __slots__ = ("idle", "lookers", "queue", "running")
+    __slots__ = ("idle", "is_one", "last", "lookers", "queue", "running")
 
     def __init__(self, count: int) -> None:
         self.idle = count
+        self.is_one = count == 1
+        self.last: Process | None = None
+        """Who has begun to run last, of one core: who does so again finds its caches warm."""
         self.queue: deque[Process] = deque()
         """Those that wait; one that was interrupted goes first."""
         self.lookers: deque[Process] = deque()
@@ -189,29 +195,33 @@ class Process:
     __slots__ = (
         "cores",
         "had",
+        "has_waited",
         "held",
         "held_since",
         "inbox",
+        "is_cold",
         "is_free",
         "is_fresh",
         "late",
         "look_left",
-        "look_us",
         "looks_since",
         "name",
         "role",
         "spent",
         "state",
+        "streak",
         "token",
+        "waits_for",
     )  # fmt: skip
 
-    def __init__(
-        self, name: str, role: str, look_us: float, cores: Cores, is_free: bool = False
-    ) -> None:
+    def __init__(self, name: str, role: str, cores: Cores, is_free: bool = False) -> None:
         self.name, self.role = name, role
         self.inbox: deque[tuple[Any, ...]] = deque()
         self.state = SLEEPS
-        self.look_us = look_us
+        self.waits_for = 0
+        """Appends whose results are under way to it."""
+        self.has_waited = False
+        self.streak = Streak()
         self.look_left = 0.0
         self.looks_since = 0.0
         self.spent = 0.0
@@ -219,6 +229,7 @@ class Process:
         """Of its last look: one that was ended leaves an event that means nothing."""
         self.is_fresh = True
         """It has slept, and pays for that."""
+        self.is_cold = False
         self.is_free = is_free
         """It needs no core here."""
         self.cores = cores
@@ -247,14 +258,12 @@ class Family:
             each = [Cores(1) for _ in range(host.cores)]
             of_client, of_network, of_io = (each[number] for number in host.places)
         self.networks = [
-            Process(f"network-worker-{n}", "network", costs.network_look, of_network)
+            Process(f"network-worker-{n}", "network", of_network)
             for n in range(host.network_workers)
         ]
-        self.ios = [
-            Process(f"io-worker-{n}", "io", costs.io_look, of_io) for n in range(host.io_workers)
-        ]
+        self.ios = [Process(f"io-worker-{n}", "io", of_io) for n in range(host.io_workers)]
         # Clients on this host share its cores; one process drives all connections, as drive does.
-        self.client = Process("client", "client", 0.0, of_client, host.has_remote_clients)
+        self.client = Process("client", "client", of_client, host.has_remote_clients)
         self._network_free = self._memory_free = 0.0
         self._network_used = self._memory_used = 0.0
         self.sent = 0
@@ -351,6 +360,8 @@ class Family:
             self._wake(process)
             return True
         if process.state == LOOKS:
+            if not process.has_waited:
+                process.streak.note(True)
             cores = process.cores
             self._end_look(process)
             if process in cores.lookers:  # it has given its core away: it waits with the others
@@ -389,7 +400,11 @@ class Family:
 
     def _start(self, process: Process, at: float) -> None:
         process.state = RUNS
-        process.cores.running[process] = None
+        cores = process.cores
+        cores.running[process] = None
+        if cores.is_one and cores.last is not process:
+            cores.last = process
+            process.is_cold = True
         self._in_turn(process, at, self._turn)
 
     def _interrupt(self, process: Process) -> None:
@@ -438,6 +453,16 @@ class Family:
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────
 
+    def _look_us(self, process: Process) -> float:
+        """For how long it looks now, as `Awake.look` decides that."""
+        if process.role == "client":
+            return 0.0
+        has_waited, process.has_waited = process.has_waited, process.waits_for > 0
+        if process.has_waited:
+            return WAITS_US
+        has_answered = process.role == "io" or has_waited
+        return AFTER_US if has_answered and process.streak.pays() else 0.0
+
     def _begin_look(self, process: Process) -> None:
         process.state = LOOKS
         process.looks_since = self.now
@@ -457,6 +482,8 @@ class Family:
     def _look_over(self, process: Process, token: int) -> None:
         if process.token != token or process.state != LOOKS:
             return
+        if not process.has_waited:
+            process.streak.note(False)
         self._end_look(process)
         process.state = SLEEPS
         self._leave_core(process)
@@ -471,6 +498,9 @@ class Family:
         if process.is_fresh:
             start += costs.sleep
             process.is_fresh = False
+        if process.is_cold:
+            start += self._varied(costs.switch)
+            process.is_cold = False
         turn = self._varied(getattr(costs, f"{role}_turn"))
         # A client receives, and then looks at what it has.
         rest = 0.0 if role == "client" else turn * (1 - SHARE_BEFORE)
@@ -522,8 +552,8 @@ class Family:
         if process.is_free:
             process.state = SLEEPS
             return
-        if process.look_us:
-            process.look_left = process.look_us
+        process.look_left = self._look_us(process)
+        if process.look_left:
             self._begin_look(process)
             return
         process.state = SLEEPS
@@ -552,6 +582,7 @@ class Family:
             if not is_last:
                 return cost, 0, []
             cost += costs.network_request / 2 + size / 1024 * kib * (1 - SHARE_RECEIVED)
+            process.waits_for += 1
             io = self.ios[request.connection % len(self.ios)]
             return cost, size, [(io, ("append", request))]
         if kind == "append":
@@ -560,6 +591,7 @@ class Family:
             network = self.networks[request.connection % len(self.networks)]
             return cost, size, [(network, ("result", request))]
         if kind == "result":
+            process.waits_for -= 1
             return costs.network_request / 2, 0, [(self.client, ("answer", item[1]))]
         connection = item[1]
         if kind == "answer":

@@ -16,7 +16,6 @@ def test_calibration_finds_costs_that_make_the_same_rows(monkeypatch):
     """From rows that the model itself made with other costs."""
     pytest.importorskip("numpy")
     monkeypatch.setattr(calibration, "REQUESTS", (400, 400))
-    monkeypatch.setattr(calibration, "LOOKS_US", (COSTS.network_look,))
     monkeypatch.setattr(calibration, "BEST", 1)
     truth = replace(COSTS, io_request=9.0, network_request=5.0)
     rows = [row for row in ROWS if row.is_calibration and row.bytes == 100]
@@ -35,7 +34,7 @@ def test_calibration_finds_costs_that_make_the_same_rows(monkeypatch):
     assert of_row(found, unseen).rate == pytest.approx(of_row(truth, unseen).rate, rel=0.1)
 
 
-def test_rows_of_the_model_are_those_of_the_issue_and_some_are_kept_for_validation():
+def test_rows_differ_and_some_of_each_place_are_kept_for_validation():
     names = [row.name for row in ROWS]
     assert len(names) == len(set(names)) == 26
     predicted = [row for row in ROWS if not row.is_calibration]

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from perf import family_model
 from perf.calibration import PLACES
-from perf.family_model import LARGE, Costs, Family, Host, Load, simulate
+from perf.family_model import LARGE, Costs, Family, Host, Load, Places, simulate
 from perf.machines import best_split
 
 COSTS = Costs()
@@ -47,8 +48,9 @@ def test_no_core_is_more_than_busy(where, depth):
         assert outcome.rate * on_it / 1e6 < 1.03
 
 
-def test_who_is_woken_takes_the_core_of_who_has_had_more():
+def test_who_is_woken_takes_the_core_of_who_has_had_more(monkeypatch):
     """An I/O worker beside a client: it interrupts as long as it does less."""
+    monkeypatch.setattr(family_model, "AFTER_US", 0.0)
 
     class Watched(Family):
         interrupted: list[str]
@@ -59,7 +61,7 @@ def test_who_is_woken_takes_the_core_of_who_has_had_more():
 
     beside = Host(2, places=PLACES["client beside I/O worker"])
     for io_request, interrupts in ((1.0, "client"), (30.0, "io")):
-        costs = replace(COSTS, io_look=0.0, io_request=io_request)
+        costs = replace(COSTS, io_request=io_request)
         family = Watched(costs, beside, Load(100, 16))
         family.interrupted = []
         family.run(2000)
@@ -113,12 +115,38 @@ def test_second_core_does_not_make_it_slower():
     assert two.rate > one.rate
 
 
-def test_look_takes_cpu_and_saves_the_wake_up():
-    looks = replace(COSTS, network_look=200.0, io_look=200.0, wake=50.0)
-    sleeps = replace(looks, network_look=0.0, io_look=0.0)
-    quick, slow = (simulate(costs, Host(4), Load(100, 1), 1000) for costs in (looks, sleeps))
+def test_look_takes_cpu_and_saves_the_wake_up(monkeypatch):
+    costs = replace(COSTS, wake=50.0)
+    quick = simulate(costs, Host(4), Load(100, 1), 1000)
+    monkeypatch.setattr(family_model, "WAITS_US", 0.0)
+    monkeypatch.setattr(family_model, "AFTER_US", 0.0)
+    slow = simulate(costs, Host(4), Load(100, 1), 1000)
     assert quick.p50_us < slow.p50_us
     assert quick.network_us > slow.network_us
+
+
+@pytest.mark.parametrize("think_us, pays", [(5.0, True), (500.0, False)])
+def test_looks_end_where_they_do_not_pay(monkeypatch, think_us, pays):
+    """A client that comes again before a look is over keeps the workers awake, one that thinks for
+    longer lets them sleep, but for one time of many in which they try."""
+    looks = []
+    begin = Family._look_us
+    monkeypatch.setattr(Family, "_look_us", lambda *given: looks.append(begin(*given)) or looks[-1])
+    simulate(COSTS, REMOTE, Load(100, 1, 1, think_us), 1000)
+    after = [us for us in looks if us != family_model.WAITS_US]
+    assert (sum(map(bool, after)) > len(after) / 2) == pays
+
+
+@pytest.mark.parametrize(
+    ("places", "colder_us"), [(PLACES["workers on one core"], 20), (Places(0, 1, 2), 0)]
+)
+def test_process_that_takes_a_core_from_another_finds_cold_caches(places, colder_us):
+    """Each turn, where both workers have one core; never, where each has its own."""
+    cold, warm = (
+        simulate(replace(COSTS, switch=us), Host(3, places=places), Load(100, 1), 1000)
+        for us in (20.0, 0.0)
+    )
+    assert cold.io_us - warm.io_us == pytest.approx(colder_us, abs=2)
 
 
 @pytest.mark.parametrize("size", [1024, LARGE])
