@@ -33,6 +33,8 @@ CALL_S = 2e-6
 """What a system call takes."""
 CALLS_MAX = 400_000
 """In one turn: then it is an endless loop."""
+STEPS_MAX = 1_000_000
+"""In one history, which takes some thousands: then some keep each other busy for ever."""
 WAKE_S = (0.00001, 0.00005, 0.0002)
 """What a wake-up takes, mostly."""
 SLOW_WAKE_S = (0.002, 0.02)
@@ -206,6 +208,7 @@ class Scheduler:
     def step(self) -> None:
         """The next thing that happens."""
         self.steps += 1
+        assert self.steps < STEPS_MAX, "the family does not come to rest"
         self.look()
         first: Process | None = None
         at = self._due[0][0] if self._due else float("inf")
