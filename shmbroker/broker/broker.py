@@ -249,6 +249,7 @@ class Broker:
             note_gap=self.store.note_gap,
             raise_log_start=self.store.raise_log_start,
             flush=self.store.flush,
+            find_state=self.tiering.find_state,
             ask=self.asks.for_in_sync,
             tell=self.asks.tell_log_ends,
             on_decided=self._on_decided,

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
     from shmbroker.log.segment import Segment
     from shmbroker.log.transaction_index import AbortedTransaction
+    from shmbroker.log.truncation import StateAt
     from shmbroker.replica.partition import Partition
+
+OnState: TypeAlias = "Callable[[StateAt | None], None]"
+"""What is told a state, or None where it can't be had now."""
 
 Slice: TypeAlias = "tuple[Segment, int, int]"
 """Segment, position and length, as `PartitionLog.read` gives them."""
@@ -61,6 +65,9 @@ class Tier(TierLookups, Protocol):
     ) -> list[AbortedTransaction] | int | None:
         """The aborted transactions of a slice that `read` gave."""
 
+    def find_state(self, partition: Partition, offset: int, on_state: OnState, /) -> None:
+        """Look for what was known where the copy with `offset` ends."""
+
 
 class NoTier:
     """A broker without a remote store."""
@@ -99,6 +106,9 @@ class NoTier:
         self, partition: Partition, offset: int, segment: Segment, position: int, end_offset: int, /
     ) -> list[AbortedTransaction] | int | None:
         raise AssertionError("nothing was read from a store")
+
+    def find_state(self, partition: Partition, offset: int, on_state: OnState, /) -> None:
+        on_state(None)
 
     def is_older_here(self, partition: Partition, timestamp: int, /) -> bool:
         return False

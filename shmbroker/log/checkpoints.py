@@ -33,7 +33,7 @@ _NUMBER = re.compile(r"0|[1-9]\d{0,18}")
 Offsets = dict[tuple[str, int], int]
 
 
-def write_file(path: str, content: str, *, is_synced: bool = True) -> None:
+def write_file(path: str, content: str | bytes, *, is_synced: bool = True) -> None:
     """Replace a small file as a whole; StorageFault if the disk refuses.
 
     Not synced, it survives the death of the process but maybe not that of the machine.
@@ -42,7 +42,7 @@ def write_file(path: str, content: str, *, is_synced: bool = True) -> None:
     try:
         fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            write_all(fd, content.encode())
+            write_all(fd, content.encode() if isinstance(content, str) else content)
             if is_synced:
                 with waiting_for_disk():
                     os.fsync(fd)

@@ -68,7 +68,13 @@ class LeaderEpochs:
             starts.append(start)
         self._epochs, self._starts = epochs, starts
 
-    def write(self) -> StorageFault | None:
+    def take(self, entries: list[tuple[int, int]]) -> None:
+        """Let the history be this one."""
+        self._epochs = [epoch for epoch, _ in entries]
+        self._starts = [start for _, start in entries]
+        self.is_written = False
+
+    def write(self, *, is_synced: bool = False) -> StorageFault | None:
         """Write the file, if it is behind. After a refusal it stays behind, for the next try: the
         fault."""
         if self.is_written:
@@ -76,7 +82,7 @@ class LeaderEpochs:
         lines = [f"{epoch} {start}" for epoch, start in self.entries]
         self.is_flush_needed = True
         try:
-            write_file(self._path, encode_entries(lines), is_synced=False)
+            write_file(self._path, encode_entries(lines), is_synced=is_synced)
             self.is_written = True
         except StorageFault as fault:
             return fault

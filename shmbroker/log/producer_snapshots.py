@@ -10,9 +10,11 @@ Kept are those at the beginnings of segments, and the newest two of the others.
 """
 
 import os
+from bisect import insort
 from collections.abc import Iterable
 
 from shmbroker.errors import StorageFault
+from shmbroker.log.checkpoints import write_file
 from shmbroker.log.file_names import SNAPSHOT, file_name
 from shmbroker.log.producer_state import ProducerState
 from shmbroker.log.transaction_index import AbortedTransactions
@@ -58,6 +60,12 @@ class ProducerSnapshots:
             return  # It only saves a walk.
         self.offsets.append(end_offset)
         self.prune(bases)
+
+    def put(self, offset: int, content: bytes) -> None:
+        """Write, durably, one that was taken elsewhere; StorageFault if the disk refuses."""
+        write_file(self._path(offset), content)
+        if offset not in self.offsets:
+            insort(self.offsets, offset)
 
     def prune(self, bases: Iterable[int]) -> None:
         """Keep only the newest two between segments' beginnings: the others are not worth it."""

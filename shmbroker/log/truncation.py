@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from typing import NamedTuple
 
 from shmbroker.log.checkpoints import sync_names
 from shmbroker.log.faults import writing_fault
@@ -24,6 +25,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.log.partition_log import PartitionLog
     from shmbroker.log.segment import Segment
+
+
+class StateAt(NamedTuple):
+    """What a log knows of what lies before an offset."""
+
+    offset: int
+    epochs: list[tuple[int, int]]
+    """(leader epoch, start offset), oldest first."""
+    snapshot: bytes | None
+    """The producers, as a `.snapshot` file has them; None: nothing is known of them."""
 
 
 def truncate_to(log: PartitionLog, offset: int) -> bool:
@@ -70,10 +81,28 @@ def _copy_beginning(log: PartitionLog, segment: Segment, size: int) -> None:
     segment.on_restored(None, log.new_file_id())
 
 
-def truncate_fully(log: PartitionLog, new_start_offset: int, log_start: int | None = None) -> None:
+def begin_at(log: PartitionLog, state: StateAt, log_start: int) -> None:
+    """Drop everything; the log goes on, empty, where the copies in the store end, and knows what is
+    known there.
+
+    That is durable before the first segment is there, which alone says that the log begins so: what
+    is killed before has lost its end, and is begun again.
+    """
+    if state.snapshot is not None:
+        log.snapshots.put(state.offset, state.snapshot)
+    truncate_fully(log, state.offset, log_start, state.epochs)
+
+
+def truncate_fully(
+    log: PartitionLog,
+    new_start_offset: int,
+    log_start: int | None = None,
+    epochs: list[tuple[int, int]] | None = None,
+) -> None:
     """Drop everything; the log goes on, empty, at `new_start_offset`.
 
     log_start: the log start offset, where it is less, as what lies between is in the store.
+    epochs: the leader epochs of that, where they are not those of before.
     """
     _tell(log, new_start_offset)
     start = new_start_offset if log_start is None else log_start
@@ -85,10 +114,19 @@ def truncate_fully(log: PartitionLog, new_start_offset: int, log_start: int | No
     log.aborted.keep(0, -1)
     segment = log.new_segment(new_start_offset, 0)
     log.add_segment(segment)  # before a full disk refuses its files: no log is without a segment
+    if epochs is not None:
+        _take_epochs(log, epochs, start)
     segment.create_files()
     sync_names(log.directory)
     log.log_start_offset = start
     _end_at(log, new_start_offset)
+
+
+def _take_epochs(log: PartitionLog, epochs: list[tuple[int, int]], start: int) -> None:
+    log.leader_epochs.take(epochs)
+    log.leader_epochs.truncate_from_start(start)
+    if fault := log.leader_epochs.write(is_synced=True):
+        raise fault
 
 
 def _tell(log: PartitionLog, end_offset: int) -> None:

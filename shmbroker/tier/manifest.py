@@ -33,7 +33,8 @@ LOG = "log"
 MANIFEST = "manifest"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 TXN_INDEX = "txnindex"
-DERIVED = ("index", "timeindex", TXN_INDEX, "snapshot", LEADER_EPOCHS)
+SNAPSHOT = "snapshot"
+DERIVED = ("index", "timeindex", TXN_INDEX, SNAPSHOT, LEADER_EPOCHS)
 """What goes along with a segment, in the order of the upload; the log and the manifest follow."""
 
 VERSION = 1

@@ -25,7 +25,8 @@ from shmbroker.metadata.image import TOPIC_RESOURCE
 from shmbroker.settings.table import TOPIC_SETTINGS
 from shmbroker.tier import transfer
 from shmbroker.tier.manifest import PartitionName, partition_prefix, stem_of, topic_prefix
-from shmbroker.tier.remote_log import RemoteSegment
+from shmbroker.tier.remote_log import ABSENT, RemoteSegment
+from shmbroker.tier.states import read_state
 from shmbroker.tier.store_workers import fault_of
 from shmbroker.wire.api_keys import (
     TIER_ABORTED,
@@ -34,6 +35,7 @@ from shmbroker.wire.api_keys import (
     TIER_FETCH,
     TIER_FIND,
     TIER_LOAD,
+    TIER_STATE,
 )
 from shmbroker.wire.error_codes import (
     CORRUPT_MESSAGE,
@@ -116,6 +118,7 @@ class TierService:
             TIER_FETCH: ("TierFetch", self.on_fetch),
             TIER_FIND: ("TierFind", self.on_find),
             TIER_ABORTED: ("TierAborted", self.on_aborted),
+            TIER_STATE: ("TierState", self.on_state),
         }
         """By api key: a handler answers at once, or None and later by `Asked.reply`."""
         self.now = 0.0
@@ -366,6 +369,26 @@ class TierService:
         def work() -> Body:
             found = transfer.read_aborted(self.store, prefix, segment)
             return {"error_code": NONE, "aborted": [entry._asdict() for entry in found]}
+
+        self._submit(self.readers, work, call.reply)
+        return None
+
+    def on_state(self, call: Asked, body: Body) -> Body | None:
+        """TierState: what was known at the end of a copy; offset -1 if nothing is copied."""
+        name, prefix = self._place(body)
+
+        def work() -> Body:
+            state = read_state(self.store, prefix, name, body["offset"])
+            if state is None:
+                return {"error_code": NONE, "offset": ABSENT}
+            epochs = [{"epoch": epoch, "start_offset": start} for epoch, start in state.epochs]
+            producers = state.snapshot or b""
+            return {
+                "error_code": NONE,
+                "offset": state.offset,
+                "epochs": epochs,
+                "snapshot": producers,
+            }
 
         self._submit(self.readers, work, call.reply)
         return None

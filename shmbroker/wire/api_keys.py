@@ -105,6 +105,7 @@ TIER_FETCH = 20005
 TIER_FIND = 20006
 TELL_LOG_ENDS = 20007
 TIER_ABORTED = 20008
+TIER_STATE = 20009
 
 NO_VERSION = 32768
 """Stands for the first flexible version where there is none."""
@@ -209,6 +210,7 @@ TABLE = {
     TIER_FIND: ("TierFind", 0, 0, 0),
     TELL_LOG_ENDS: ("TellLogEnds", 0, 0, 0),
     TIER_ABORTED: ("TierAborted", 0, 0, 0),
+    TIER_STATE: ("TierState", 0, 0, 0),
 }
 
 

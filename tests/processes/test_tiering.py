@@ -435,3 +435,71 @@ def test_replicas_lead_and_follow_over_the_store() -> None:
                 timeout=60,
             )
         wait_until(directory_of(broker).is_whole, "the last copy")
+
+
+def move(client: RawClient, replicas: list[int]) -> None:
+    row = {"partition_index": 0, "replicas": replicas}
+    body = {"timeout_ms": 5000, "topics": [{"name": TOPIC, "partitions": [row]}]}
+    answer = client.ask("AlterPartitionReassignments", 0, body)
+    assert answer["responses"][0]["partitions"][0]["error_code"] == 0
+    asked = {"timeout_ms": 5000, "topics": None}
+    wait_until(lambda: not client.ask("ListPartitionReassignments", 0, asked)["topics"], "its end")
+
+
+def end_of_epoch(client: RawClient, epoch: int) -> tuple[int, int]:
+    """(error, end offset) of OffsetForLeaderEpoch."""
+    row = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": epoch}
+    body = {"replica_id": -1, "topics": [{"topic": TOPIC, "partitions": [row]}]}
+    answer = client.ask("OffsetForLeaderEpoch", 4, body)["topics"][0]["partitions"][0]
+    return answer["error_code"], answer["end_offset"]
+
+
+def test_a_new_replica_that_leads_knows_epochs_and_transactions_of_what_the_store_has() -> None:
+    with Broker(*QUICK, "--io-workers", "2") as broker:
+        create(broker)
+        with RawClient(broker.address) as client:
+            move(client, [1])
+            produce(broker, 50)
+            move(client, [1, 2])
+            move(client, [2])
+            move(client, [2, 1])
+            move(client, [1])
+        producer = Producer(
+            {"bootstrap.servers": broker.address, "transactional.id": "t", "log_level": 0}
+        )
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for _ in range(3000):
+            producer.produce(TOPIC, b"x" * 1000, b"aborted")
+            producer.poll(0)
+        producer.flush(30)
+        producer.abort_transaction(30)
+        produce(broker, 50, 3051)
+        wait_until(lambda: local_segments(broker)[0] > 50, "the aborted records to be copied")
+        with RawClient(broker.address) as client:
+            wait_until(lambda: end_of_epoch(client, 0) == (0, 50), "its epochs")
+            move(client, [2])
+        assert local_segments(broker, node=2)[0] > 50
+        with RawClient(f"127.0.0.1:{broker.port + 1}") as client:
+            wait_until(lambda: end_of_epoch(client, 0)[0] == 0, "its new leader")
+            assert end_of_epoch(client, 0) == (0, 50)
+        consumer = Consumer(
+            {
+                "bootstrap.servers": broker.address,
+                "group.id": "readers",
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "error",
+                "log_level": 0,
+            }
+        )
+        consumer.assign([TopicPartition(TOPIC, 0, 0)])
+        keys: list[bytes] = []
+        deadline = time.monotonic() + 60
+        while keys[-1:] != [b"3100"]:
+            assert time.monotonic() < deadline, f"{len(keys)} were read"
+            for message in consumer.consume(1000, 0.5):
+                assert message.error() is None, message.error()
+                keys.append(message.key())
+        consumer.close()
+        assert keys == [b"%d" % number for number in (*range(50), *range(3051, 3101))]
+        assert "ERROR" not in broker.log

@@ -2,11 +2,14 @@
 
     the leader's history parts from this one   (`cut`)            cut there
     it ends before, or begins behind           (`fit`)            cut there, or begun again
-    it has that in the remote store alone      (`begin_behind`)   begun where its own log begins
+    it has that in the remote store alone      (`begin_behind`)   begun where the copies of it end
 
 Rules of this file:
 * In a new leader epoch the log is compared first: READ names the epoch of its last batch, and where
   the leader's history parts from it, it is cut (KIP-101, KIP-279, KIP-595).
+* A log that begins behind copies knows of what they hold what its leader does, or it begins not
+  yet: its leader epochs, and the producers with their sequences and transactions. The store has
+  that beside the copies. A replica without it would lead, and show readers what was aborted.
 * Never below the high watermark: a leader that lacks what was committed is not followed. It is
   said, the controller is told, and the row waits for another epoch, or for the leader to have it.
   Only where an operator has allowed such leaders is it cut, after what goes was put aside.
@@ -22,7 +25,7 @@ from shmbroker import logs
 from shmbroker.broker.replication.followed import RETRY_MS, STORAGE_RETRY_MS
 from shmbroker.errors import StorageFault
 from shmbroker.log.quarantine import put_end_aside
-from shmbroker.log.truncation import truncate_fully, truncate_to
+from shmbroker.log.truncation import begin_at, truncate_fully, truncate_to
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +33,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.broker.replication.followed import CopiedRow, Retries
+    from shmbroker.log.truncation import StateAt
     from shmbroker.replica.partition import Partition
+
+    FindState = Callable[[Partition, int, Callable[[StateAt | None], None]], None]
 
 logger = logging.getLogger(__name__)
 
@@ -43,10 +49,10 @@ AHEAD_RETRY_MS = 1000
 class Cutting:
     """The part of a fetcher that changes what is there already.
 
-    on_storage_fault, on_ahead: as `ReplicaFetcher` says.
+    on_storage_fault, on_ahead, find_state: as `ReplicaFetcher` says.
     """
 
-    __slots__ = ("_broker_id", "_on_ahead", "_on_storage_fault", "_retries")
+    __slots__ = ("_broker_id", "_find_state", "_on_ahead", "_on_storage_fault", "_retries")
 
     def __init__(
         self,
@@ -54,11 +60,13 @@ class Cutting:
         retries: Retries,
         on_storage_fault: Callable[[Partition, StorageFault], None],
         on_ahead: Callable[[Partition], None],
+        find_state: FindState,
     ) -> None:
         self._broker_id = broker_id
         self._retries = retries
         self._on_storage_fault = on_storage_fault
         self._on_ahead = on_ahead
+        self._find_state = find_state
 
     def cut(self, row: CopiedRow, end_epoch: int, end_offset: int) -> None:
         """The leader's history parts from this one at the end of that epoch."""
@@ -90,7 +98,7 @@ class Cutting:
             self._retries.again(row, RETRY_MS)
 
     def begin_behind(self, row: CopiedRow, log_start: int, local_start: int) -> None:
-        """The leader has that offset in the remote store alone: go on where its own log begins.
+        """The leader has that offset in the remote store alone: go on behind what it has not here.
 
         The log start offset stays the leader's: who leads serves the rest from the store.
         """
@@ -99,11 +107,28 @@ class Cutting:
         if not partition.log.config.is_tiered or local_start <= log.log_end_offset:
             self._retries.again(row, RETRY_MS)
             return
-        logger.info(
-            "%s-%d goes on at offset %d: what is before is in the remote store",
-            partition.topic, partition.partition, local_start,
-        )  # fmt: skip
-        self._change(row, lambda: truncate_fully(log, local_start, log_start))
+        epoch = partition.leader_epoch
+
+        def on_state(state: StateAt | None) -> None:
+            if row.link.rows.get(row.which) is not row or partition.leader_epoch != epoch:
+                return  # it is led here by now, or read again
+            if state is None or partition.is_offline:
+                self._retries.again(row, STORAGE_RETRY_MS)
+            elif state.offset > partition.log.log_end_offset:
+                self._begin_at(row, state, log_start)
+
+        self._find_state(partition, local_start - 1, on_state)
+
+    def _begin_at(self, row: CopiedRow, state: StateAt, log_start: int) -> None:
+        partition = row.partition
+        place = partition.topic, partition.partition, state.offset
+        if state.snapshot is None:
+            unknown = "the remote store does not say which producers wrote before"
+            logger.warning("%s-%d goes on at offset %d: %s", *place, unknown,
+                           extra=logs.seldom(unknown))  # fmt: skip
+        else:
+            logger.info("%s-%d goes on at offset %d: the remote store has what is before", *place)
+        self._change(row, lambda: begin_at(partition.log, state, log_start))
 
     def _truncate(self, row: CopiedRow, offset: int) -> None:
         partition = row.partition

@@ -66,6 +66,7 @@ from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from shmbroker.broker.replication.cutting import FindState
     from shmbroker.broker.replication.followed import CopiedRow
     from shmbroker.ipc.passed_files import FileTable
 
@@ -86,6 +87,7 @@ class ReplicaFetcher:
     it). on_ahead(partition): its leader lacks committed records that are here.
     is_worth_a_ring(partition): the leader must hear at once how far this replica is.
     raise_log_start(partition, offset): as `PartitionStore.raise_log_start`.
+    find_state(partition, offset, on_state): as `Tier.find_state`.
     flush(logs, on_done): as `PartitionStore.flush`.
     """
 
@@ -102,6 +104,7 @@ class ReplicaFetcher:
         is_worth_a_ring: Callable[[Partition], bool],
         raise_log_start: Callable[[Partition, int], None],
         flush: Callable[..., None],
+        find_state: FindState,
         broker_id: int,
     ) -> None:
         self.links = {number: Link(*link) for number, link in links.items()}
@@ -120,7 +123,7 @@ class ReplicaFetcher:
         self.broker_id = broker_id
         self.throttle = ReplicationThrottle()
         self.retries = Retries(steady_ms)
-        self._cutting = Cutting(broker_id, self.retries, on_storage_fault, on_ahead)
+        self._cutting = Cutting(broker_id, self.retries, on_storage_fault, on_ahead, find_state)
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.copied_bytes = 0
 

@@ -42,6 +42,7 @@ from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from shmbroker.broker.replication.cutting import FindState
     from shmbroker.ipc.asking import OnAnswer
     from shmbroker.ipc.passed_files import FileTable
     from shmbroker.log.segment import Segment
@@ -71,6 +72,7 @@ class Replication:
         note_gap: Callable[[Partition], None],
         raise_log_start: Callable[[Partition, int], None],
         flush: Callable[..., None],
+        find_state: FindState,
         ask: Callable[[dict[str, Any], OnAnswer], bool],
         tell: Callable[[dict[str, Any], OnAnswer], bool],
         on_decided: Callable[[Partition], None],
@@ -109,6 +111,7 @@ class Replication:
             LeaderRings(broker_id, siblings).is_worth_one,
             raise_log_start,
             flush,
+            find_state,
             broker_id,
         )
         self.awake = awake

@@ -8,6 +8,7 @@
    the log start moves over copies             →   deletes them
    a read before the local start               →   fetches a piece of a segment into a file
   … by a read_committed reader                →   reads transaction indexes of segments
+  a follower begins where the copies end      →   reads what was known there
 
 Rules of these files:
 * Nobody waits: a read that needs a piece is in the purgatory meanwhile (`broker.read`).
@@ -26,4 +27,5 @@ Rules of these files:
    pieces                the cache of pieces that those are answered from
    transaction_indexes   the aborted transactions of such reads
    time_lookups          finds offsets by time in the store
+   states                what was known where copies end: epochs, producers
 """

@@ -7,6 +7,7 @@ Tiering       partitions come and go; what is due is looked at; questions are pa
 ├─ .reader    reads before the local start                    reads.py
 ├─ .indexes   … and the aborted transactions of them          transaction_indexes.py
 ├─ .lookups   offsets by time                                 time_lookups.py
+├─ .states    what was known where a copy ends                states.py
 └─ .table     the copies that all of them work on             remotes.py
 """
 
@@ -17,6 +18,7 @@ from shmbroker.broker.tiering.pieces import Pieces
 from shmbroker.broker.tiering.reads import RemoteReader
 from shmbroker.broker.tiering.remotes import Remote, RemoteTable
 from shmbroker.broker.tiering.retention import retain
+from shmbroker.broker.tiering.states import States
 from shmbroker.broker.tiering.time_lookups import Find, TimeLookups
 from shmbroker.broker.tiering.transaction_indexes import TransactionIndexes
 from shmbroker.broker.tiering.uploads import Uploads
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shmbroker.broker.partition_store import PartitionStore
-    from shmbroker.broker.tier_port import Slice
+    from shmbroker.broker.tier_port import OnState, Slice
     from shmbroker.broker.tiering.remotes import Ask
     from shmbroker.log.segment import Segment
     from shmbroker.log.transaction_index import AbortedTransaction
@@ -66,6 +68,7 @@ class Tiering:
         self.reader = RemoteReader(self.table, self.lists, self.pieces)
         self.indexes = TransactionIndexes(self.table)
         self.lookups = TimeLookups(self.table, self.lists)
+        self.states = States(self.table)
         self._next_ms = 0
 
     # ── partitions come and go ──────────────────────────────────────────────────────────────────
@@ -112,6 +115,7 @@ class Tiering:
             remote.on_tier_lost(steady_ms)
         self.uploads.on_tier_lost()
         self.lookups.on_tier_lost()
+        self.states.on_tier_lost()
 
     def on_tier_running(self) -> None:
         """Note that there is a tier process (again)."""
@@ -182,6 +186,16 @@ class Tiering:
         if remote is None:
             return KAFKA_STORAGE_ERROR
         return self.indexes.aborted_in(remote, offset, segment, position, end_offset)
+
+    # ── for followers ───────────────────────────────────────────────────────────────────────────
+
+    def find_state(self, partition: Partition, offset: int, on_state: OnState) -> None:
+        """Look for what was known where the copy with `offset` ends."""
+        remote = self.table.get(partition)
+        if remote is None:
+            on_state(None)
+        else:
+            self.states.find(remote, offset, on_state)
 
     # ── for ListOffsets ─────────────────────────────────────────────────────────────────────────
 

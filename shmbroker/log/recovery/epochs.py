@@ -86,9 +86,14 @@ def check_epochs(log: PartitionLog, header: tuple[int, ...]) -> None:
 
 def cut_epochs(log: PartitionLog) -> None:
     """Keep the epochs of what is between the log's start and its end; those that can't be are
-    named."""
+    named.
+
+    Not where a tiered log has nothing: a death has come between the epochs of what is in the store
+    and the segment that is to begin behind it (`truncation.begin_at`).
+    """
+    is_begun = log.config.is_tiered and not any(segment.size for segment in log.segments)
     for epoch, start in log.leader_epochs.entries:
-        if start > log.log_end_offset:
+        if start > log.log_end_offset and not is_begun:
             report(
                 log,
                 "%s ends at offset %d, and %s lets leader epoch %d begin at %d: it is not used",

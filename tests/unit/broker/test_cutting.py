@@ -8,6 +8,7 @@ import pytest
 from shmbroker.broker.replication import cutting
 from shmbroker.broker.replication.cutting import AHEAD_RETRY_MS, Cutting
 from shmbroker.broker.replication.followed import RETRY_MS, Link, Retries
+from shmbroker.log.truncation import StateAt
 
 BROKER = 2
 END = 20
@@ -31,19 +32,26 @@ class Follower:
         self.partition: Any = SimpleNamespace(
             log=self.log, topic="t", partition=0, leader_id=1, leader_epoch=5, may_be_cut=False,
             high_watermark=0, in_sync_replicas=(1,), on_truncated=lambda: None,
+            is_offline=False,
         )  # fmt: skip
         peer: Any = None
         files: Any = None
         row = Link(peer, files).add(self.partition)
         assert row is not None
         self.row = row
-        for name in ("truncate_to", "truncate_fully"):
+        for name in ("truncate_to", "truncate_fully", "begin_at"):
             monkeypatch.setattr(cutting, name, self.noting(name))
         self.retries = Retries(lambda: 0)
-        self.cutting = Cutting(BROKER, self.retries, self.no_fault, self.ahead.append)
+        self.asked: list[tuple[Any, ...]] = []
+        self.cutting = Cutting(
+            BROKER, self.retries, self.no_fault, self.ahead.append, self.find_state
+        )
 
     def noting(self, name: str) -> Any:
         return lambda log, *offsets: self.changes.append((name, *offsets))
+
+    def find_state(self, *question: Any) -> None:
+        self.asked.append(question)
 
     def no_fault(self, *_: object) -> None:
         raise AssertionError
@@ -135,8 +143,14 @@ def test_what_is_in_the_remote_store_alone_is_passed_over(
 ) -> None:
     follower.log.config.is_tiered = is_tiered
     follower.cutting.begin_behind(follower.row, 3, local_start)
-    assert follower.changes == ([("truncate_fully", local_start, 3)] if begins_anew else [])
     assert follower.retried_ms() == ([] if begins_anew else [RETRY_MS])
+    for partition, offset, on_state in follower.asked:
+        assert (partition, offset) == (follower.partition, local_start - 1)
+        assert follower.changes == []
+        state = StateAt(local_start + 2, [(0, 0)], b"")
+        on_state(state)
+        assert follower.changes == [("begin_at", state, 3)]
+    assert len(follower.asked) == begins_anew
 
 
 def test_what_was_committed_is_not_cut(follower: Follower) -> None:

@@ -109,6 +109,7 @@ class Node:
             lambda partition: True,
             self.raise_log_start,
             self.flush,
+            lambda *question: self.find_state(*question),
             self.number,
         )
         self.in_sync = InSyncChanges(self.reads.may_join, self.ask, self.partitions, self.moved)
@@ -116,6 +117,10 @@ class Node:
     def pass_file(self, peer, segment):
         passed = self.others[peer.number].files[self.number].passed
         passed[segment.file_id] = OpenFile(os.dup(segment.fd))
+
+    def find_state(self, _partition, _offset, on_state):
+        """There is no remote store."""
+        on_state(None)
 
     def on_fault(self, partition, fault):
         if not self.is_full:

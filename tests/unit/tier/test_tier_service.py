@@ -10,12 +10,27 @@ from functools import partial
 
 import pytest
 
+from shmbroker.crc32c import crc32c
 from shmbroker.metadata.changes import ConfigChanged, MetadataChange, TopicDeleted
 from shmbroker.metadata.image import TOPIC_RESOURCE, MetadataImage, TopicImage
-from shmbroker.tier.manifest import PartitionName, partition_prefix, topic_prefix
+from shmbroker.tier.manifest import (
+    LEADER_EPOCHS,
+    MANIFEST,
+    PartitionName,
+    encode_manifest,
+    partition_prefix,
+    stem_of,
+    topic_prefix,
+)
+from shmbroker.tier.remote_log import RemoteSegment
 from shmbroker.tier.service import LINE_INTERVAL_S, RETRY_S, TierService
 from shmbroker.tier.store_workers import Body, answer_of
-from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR, NONE, UNKNOWN_SERVER_ERROR
+from shmbroker.wire.error_codes import (
+    CORRUPT_MESSAGE,
+    KAFKA_STORAGE_ERROR,
+    NONE,
+    UNKNOWN_SERVER_ERROR,
+)
 from tests.unit.tier.stores import MemoryStore
 
 CLUSTER = "cluster"
@@ -269,3 +284,29 @@ def test_a_store_that_fails_is_said_once_when_it_begins_and_once_when_it_is_over
     process.load(2.0 + LINE_INTERVAL_S)
     assert len(caplog.records) == 3
     assert process.counts["tier_faults"] == 4
+
+
+def test_what_was_known_where_a_copy_ends_is_read(process: Process) -> None:
+    def state(offset: int) -> Body:
+        asked = Asked()
+        assert process.service.on_state(asked, PLACE | {"offset": offset}) is None
+        process.turns(1.0)
+        (answer,) = asked.answers
+        return answer
+
+    assert state(8) == {"error_code": NONE, "offset": -1}
+    segment = RemoteSegment(5, 9, 2, 1, 1)
+    stem = f"{PREFIX}{stem_of(*segment[:3])}"
+    whole = {"log": b"x", "snapshot": b"producers", LEADER_EPOCHS: b"0\n2\n0 0\n2 6\n"}
+    names = {kind: (len(data), crc32c(data)) for kind, data in whole.items()}
+    objects = whole | {MANIFEST: encode_manifest(PartitionName("t", TOPIC_ID, 0), segment, names)}
+    process.store.objects |= {f"{stem}.{kind}": data for kind, data in objects.items()}
+    epochs = [{"epoch": 0, "start_offset": 0}, {"epoch": 2, "start_offset": 6}]
+    found = {"error_code": NONE, "offset": 9, "epochs": epochs, "snapshot": b"producers"}
+    assert state(8) == found
+    assert state(4)["offset"] == -1
+    assert state(9) == found | {"offset": 10, "snapshot": b""}
+    process.store.objects[f"{stem}.snapshot"] = b"PRODUCERS"
+    assert state(8)["error_code"] == CORRUPT_MESSAGE
+    process.store.is_down = True
+    assert state(8)["error_code"] == KAFKA_STORAGE_ERROR
