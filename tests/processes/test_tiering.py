@@ -502,4 +502,3 @@ def test_a_new_replica_that_leads_knows_epochs_and_transactions_of_what_the_stor
                 keys.append(message.key())
         consumer.close()
         assert keys == [b"%d" % number for number in (*range(50), *range(3051, 3101))]
-        assert "ERROR" not in broker.log

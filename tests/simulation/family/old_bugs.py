@@ -453,7 +453,7 @@ OLD_BUGS = (
             ),
         ),
         TIER_KILLS,
-        (6, 20),
+        (77,),
     ),
     OldBug(
         "gone-before-the-copy",
