@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 def read_state(store: ObjectStore, prefix: str, name: PartitionName, offset: int) -> StateAt | None:
     """What was known at the end of the copy with `offset`; None if nothing up to there is copied.
 
-    Where that copy is lost, or none was worth it, only the epochs are told, of the copy before.
-    CorruptFault: it is damaged.
+    Where that copy is lost, or none was worth it, nothing is known: of the last epoch of the copy
+    before nobody can tell where it ended. CorruptFault: the copy is damaged.
     """
     copies = RemoteLog(load_segments(store, prefix, name, must_sweep=False).segments)
     before = [copy for copy in copies.segments if copy.base_offset <= offset]
     if not before:
         return None
     copy = before[-1]
+    if copy.end_offset <= offset:
+        return StateAt(offset + 1, [], None)
     stem = f"{prefix}{manifest.stem_of(copy.base_offset, copy.end_offset, copy.leader_epoch)}"
     epochs = _parse_epochs(stem, _read(store, stem, name, manifest.LEADER_EPOCHS))
-    if copy.end_offset <= offset:
-        return StateAt(offset + 1, epochs, None)
     return StateAt(copy.end_offset, epochs, _read(store, stem, name, manifest.SNAPSHOT))
 
 
