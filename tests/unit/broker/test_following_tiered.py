@@ -250,13 +250,15 @@ def test_what_the_store_has_damaged_is_not_believed(tiered: Tiered) -> None:
         objects[key] = whole
 
 
-def test_where_the_last_copy_is_lost_the_one_before_tells_the_epochs(tiered: Tiered) -> None:
+def test_where_the_last_copy_is_lost_nothing_is_known_of_the_epochs(tiered: Tiered) -> None:
+    """Of that before it nobody can tell where its last epoch ended: with that, the leader would have
+    the log cut back to there again and again."""
     objects = tiered.store.objects
     (key,) = (key for key in objects if f"/{5:020d}" in key and key.endswith("manifest"))
     del objects[key]
     assert read_state(tiered.store, PREFIX, NAME, 6) == StateAt(7, [], None)
     log = tiered.follow()
     assert (log.log_start_offset, log.local_start_offset, log.log_end_offset) == (0, 7, 9)
-    assert log.leader_epochs.entries == [(0, 0), (2, 3)]
+    assert log.leader_epochs.entries == [(2, 7)]
     objects.clear()
     assert read_state(tiered.store, PREFIX, NAME, 6) is None

@@ -305,7 +305,7 @@ def test_what_was_known_where_a_copy_ends_is_read(process: Process) -> None:
     found = {"error_code": NONE, "offset": 9, "epochs": epochs, "snapshot": b"producers"}
     assert state(8) == found
     assert state(4)["offset"] == -1
-    assert state(9) == found | {"offset": 10, "snapshot": b""}
+    assert state(9) == found | {"offset": 10, "epochs": [], "snapshot": b""}
     process.store.objects[f"{stem}.snapshot"] = b"PRODUCERS"
     assert state(8)["error_code"] == CORRUPT_MESSAGE
     process.store.is_down = True
