@@ -32,8 +32,8 @@ STORAGE_RETRY_MS = 1000
 class CopiedRow:
     """A followed partition."""
 
-    __slots__ = ("is_compared", "is_start_raised", "leader_epoch", "link", "partition",
-                 "refused_epoch", "which")  # fmt: skip
+    __slots__ = ("is_compared", "leader_epoch", "link", "partition", "refused_epoch", "told_start",
+                 "which")  # fmt: skip
 
     def __init__(self, link: Link, partition: Partition, which: int) -> None:
         self.link = link
@@ -42,8 +42,8 @@ class CopiedRow:
         self.leader_epoch = -1
         self.is_compared = False
         """The leader has found this log to be a part of its own, in this epoch."""
-        self.is_start_raised = False
-        """It begins later than the leader knows."""
+        self.told_start = -1
+        """Where the log begins, as the leader knows it."""
         self.refused_epoch = -1
         """The epoch in which it was said that the leader lacks what is here."""
 

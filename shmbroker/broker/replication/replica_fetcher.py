@@ -222,12 +222,14 @@ class ReplicaFetcher:
         if not is_urgent:
             peer.writer.publish()
             is_urgent = any(
-                not row.is_compared or row.is_start_raised or self._is_worth_a_ring(row.partition)
+                not row.is_compared
+                or row.told_start != row.partition.log.log_start_offset
+                or self._is_worth_a_ring(row.partition)
                 for row in rows
             )
             peer.unpublished = was_unpublished or is_urgent
         for row in rows:
-            row.is_start_raised = False
+            row.told_start = row.partition.log.log_start_offset
 
     # ── what comes ──────────────────────────────────────────────────────────────────────────────
 
@@ -284,13 +286,12 @@ class ReplicaFetcher:
         log = partition.log
         if log.log_start_offset < (start := min(log_start, partition.high_watermark)):
             self._raise_log_start(partition, start)
-            row.is_start_raised = True
         if length:
             if self.broker_id in partition.follower_throttled:
                 self.throttle.take(length, self._steady_ms())
             self._read_on(row)
-        elif row.is_start_raised:
-            self._read_on(row)
+        elif row.told_start != log.log_start_offset:
+            self._read_on(row)  # It may have been raised here, before the leader said so.
 
     def _read_on(self, row: CopiedRow) -> None:
         """Have the next READ name it, unless it is throttled and there is no room (KIP-73)."""

@@ -112,7 +112,7 @@ def test_a_leader_that_has_died_knows_nothing_of_the_session(link: Link) -> None
 
 def test_a_new_row_is_compared_and_told_first(link: Link) -> None:
     (row,) = add(link)
-    assert not row.is_compared and not row.is_start_raised
+    assert not row.is_compared and row.told_start < 0
     assert (row.leader_epoch, row.refused_epoch) == (-1, -1)
     assert link.is_new and link.token == 0
 

@@ -5,6 +5,7 @@ from three_brokers import settle
 from shmbroker.log.raised_start import find_raised
 from shmbroker.log.retention import delete_records
 from shmbroker.log.retiring import delete_segments_before
+from shmbroker.replica.follower import may_join
 
 
 def test_what_is_behind_the_leaders_start_begins_anew(nodes):
@@ -120,6 +121,22 @@ def test_who_begins_earlier_than_the_leader_does_not_join(nodes):
     settle(nodes)
     assert low_watermark(leader) == 1
     assert leader.reads.may_join == {leader.partition}
+
+
+def test_who_has_let_its_log_begin_later_by_itself_says_so_when_it_is_told(nodes):
+    """Its retention was sooner than its leader's, and nothing is written any more."""
+    leader, follower, _ = nodes
+    for node in nodes:
+        node.lead(1, 0, in_sync=(1, 3))
+    leader.append(b"a")
+    settle(nodes)
+    leader.reads.may_join.clear()
+    follower.raise_log_start(follower.partition, 1)
+    settle(nodes)
+    delete(leader, 1)
+    settle(nodes)
+    assert low_watermark(leader) == 1
+    assert may_join(leader.partition, leader.partition.followers[2])
 
 
 def test_gaps_of_compaction_are_taken_over(nodes):
