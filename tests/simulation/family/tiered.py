@@ -16,7 +16,8 @@ Checked at the end (docs/tiered-storage.md), beside all that `history` says of w
     N  nothing else is in the store: no half of a copy, nothing of a topic that was deleted, or has
        no remote storage any more
     O  while it was away no more was written in its place than what was on its way
-    P  nothing is there that is older than its topic keeps records
+    P  no log's copies begin with one that is older than its topic keeps records. Later ones may be,
+       as in Apache Kafka, where the wall clock has jumped back between the two
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from shmbroker.metadata.image import TOPIC_RESOURCE
 from shmbroker.processes.shared_resources import TIER
 from shmbroker.processes.tier import COPIERS
 from shmbroker.tier import manifest
+from shmbroker.tier.remote_log import RemoteSegment
 from shmbroker.tier.store_mark import KNOWN, MARK
 from tests.simulation.family.family import Family
 from tests.simulation.family.faults import Faults
@@ -175,6 +177,7 @@ def wrong_with(family: Family, now_ms: int) -> str:
         for partition in family.led()
     }
     kinds: dict[str, set[str]] = {}
+    first: dict[manifest.PartitionName, RemoteSegment] = {}
     for directory, _, names in os.walk(store):
         for name in names:
             key = os.path.relpath(os.path.join(directory, name), store)
@@ -202,7 +205,10 @@ def wrong_with(family: Family, now_ms: int) -> str:
             return f"{path}: nobody leads it"
         if segment.end_offset <= start:
             return f"{path} is deleted below {start}"  # M
-        limit_ms = int(image.config(TOPIC_RESOURCE, topic.name).get("retention.ms", "-1"))
+        if segment.base_offset <= first.setdefault(partition, segment).base_offset:
+            first[partition] = segment
+    for partition, segment in first.items():
+        limit_ms = int(image.config(TOPIC_RESOURCE, partition.topic).get("retention.ms", "-1"))
         if 0 <= limit_ms < now_ms - segment.max_timestamp:
-            return f"{path} is of {segment.max_timestamp}, and kept for {limit_ms} ms"  # P
+            return f"{partition}: {segment} is kept for {limit_ms} ms"  # P
     return ""
