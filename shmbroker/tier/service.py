@@ -328,6 +328,7 @@ class TierService:
                 body["offset"],
                 body["directory"],
                 self.indexes,
+                body["index_interval_bytes"],
                 transfer.FETCH_BYTES,
             )
             return {"error_code": NONE, **chunk._asdict()}

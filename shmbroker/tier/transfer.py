@@ -58,7 +58,6 @@ from shmbroker.tier.remote_log import RemoteSegment
 FETCH_BYTES = 8 << 20
 """What is fetched at once: larger means fewer requests to the store, and a longer first wait."""
 READ_BYTES = 4 << 20
-INDEX_INTERVAL_BYTES = 4096
 OBJECT_BYTES_MAX = 64 << 20
 """The size of an index that is fetched whole; Kafka's are 10 MiB at most by default."""
 
@@ -268,12 +267,14 @@ def fetch_chunk(
     offset: int,
     directory: str,
     indexes: "Indexes",
+    index_interval_bytes: int,
     bytes_max: int = FETCH_BYTES,
 ) -> FileChunk:
     """Fetch batches from the one with `offset` on into `<base offset>.log` in `directory`.
 
     At most `bytes_max`, except for one batch that is larger. The file gets its indexes beside
-    it. CorruptFault: what the store has is damaged; StorageFault: the local disk.
+    it, with the interval that its reader expects. CorruptFault: what the store has is damaged;
+    StorageFault: the local disk.
     """
     reader = _Reader(store, prefix, segment, indexes)
     data: bytes = b""
@@ -290,9 +291,8 @@ def fetch_chunk(
     base = min(found[0][1], offset) if position else segment.base_offset
     if not base <= offset < next_offset:
         raise CorruptFault(f"{reader.key} has no offset {offset}")
-    _write_chunk(
-        directory, base, memoryview(data)[:end], _index_of(found, base), _time_index_of(found, base)
-    )
+    index = _index_of(found, base, index_interval_bytes)
+    _write_chunk(directory, base, memoryview(data)[:end], index, _time_index_of(found, base))
     return FileChunk(base, next_offset, end)
 
 
@@ -460,12 +460,12 @@ def _batch_bytes(data: bytes) -> int:
     return int(BATCH_HEADER.unpack_from(data)[1]) + LOG_OVERHEAD
 
 
-def _index_of(found: list[_Batch], base: int) -> bytes:
+def _index_of(found: list[_Batch], base: int, interval_bytes: int) -> bytes:
     """An offset index over a chunk's batches."""
     entries = bytearray()
     indexed_at = 0
     for at, _, _, _, last, _ in found:
-        if at - indexed_at > INDEX_INTERVAL_BYTES:
+        if at - indexed_at > interval_bytes:
             indexed_at = at
             entries += _INDEX_ENTRY.pack(last - base, at)
     return bytes(entries)

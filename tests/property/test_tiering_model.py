@@ -175,7 +175,7 @@ class World:
         segment = RemoteSegment(**{field: body[field] for field in FIELDS})
         chunk = transfer.fetch_chunk(
             self.store, PREFIX, segment, body["offset"], body["directory"],
-            transfer.Indexes(), 500,
+            transfer.Indexes(), body["index_interval_bytes"], 500,
         )  # fmt: skip
         return chunk._asdict()
 

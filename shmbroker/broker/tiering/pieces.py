@@ -3,6 +3,8 @@
 Rules of this file:
 * A piece is whole batches in a file that is used as any segment's. It ends with the worker: the
   next one begins with an empty cache.
+* Each fetch has a directory of its own: two may bring the same piece, as readers of different
+  offsets can't know which batch it begins with.
 * All pieces together have a bound; the one that nobody has used for the longest time goes first.
 * With the first read from a piece the next one is fetched: readers go on.
 * Nothing is fetched while what was fetched has used up
@@ -11,6 +13,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 from bisect import bisect_right
@@ -51,6 +54,7 @@ class Pieces:
         """File ids of pieces that nobody has read from yet: with the first read the next comes."""
         node = os.path.basename(table.store.log_directory.path)
         self.directory = os.path.join(root, f"{node}.{incarnation}")
+        self._numbers = itertools.count()
         _clear(root, f"{node}.")
 
     def directory_of(self, name: str) -> str:
@@ -67,27 +71,36 @@ class Pieces:
             return None
         if not self.throttle.room(self.table.steady_ms()):
             return None
+        directory = os.path.join(remote.directory, str(next(self._numbers)))
         try:
-            os.makedirs(remote.directory, exist_ok=True)
+            os.makedirs(directory)
         except OSError as error:
-            raise StorageFault(f"can't make {remote.directory}: {error}") from error
+            raise StorageFault(f"can't make {directory}: {error}") from error
         body = remote.name() | copy._asdict()
-        body |= {"offset": offset, "directory": remote.directory}
-        if self.table.ask(
-            TIER_FETCH, "TierFetch", body, lambda answer: self._on_fetched(remote, offset, answer)
-        ):
-            remote.fetching.add(offset)
+        interval = remote.partition.log.config.index_interval_bytes
+        body |= {"offset": offset, "directory": directory, "index_interval_bytes": interval}
+
+        def on_answer(answer: dict[str, Any]) -> None:
+            self._on_fetched(remote, offset, directory, answer)
+
+        if self.table.ask(TIER_FETCH, "TierFetch", body, on_answer):
+            remote.fetching[offset] = directory
+        else:
+            _remove(directory)
         return None
 
-    def _on_fetched(self, remote: Remote, offset: int, body: dict[str, Any]) -> None:
-        remote.fetching.discard(offset)
+    def _on_fetched(
+        self, remote: Remote, offset: int, directory: str, body: dict[str, Any]
+    ) -> None:
+        remote.fetching.pop(offset, None)
         if body["error_code"]:
+            _remove(directory)
             remote.refuse_reads(self.table.steady_ms())
         else:
             self.throttle.take(body["size"], self.table.steady_ms())
             store = self.table.store
             chunk = Segment(
-                remote.directory,
+                directory,
                 body["base_offset"],
                 remote.partition.log.config,
                 next(store.file_ids),
@@ -96,7 +109,7 @@ class Pieces:
             chunk.size = body["size"]
             chunk.end_offset = body["end_offset"]
             if not self.table.has(remote):
-                chunk.remove()
+                _remove(directory)
                 return
             self._add(remote, chunk)
         self.table.wake(remote.partition.key)
@@ -104,7 +117,7 @@ class Pieces:
     def _add(self, remote: Remote, chunk: Segment) -> None:
         for other in remote.chunks[:]:
             if other.base_offset == chunk.base_offset:
-                self._drop(remote, other, is_removed=False)  # its file is replaced
+                self._drop(remote, other)
         place = bisect_right(remote.chunks, chunk.base_offset, key=lambda one: one.base_offset)
         remote.chunks.insert(place, chunk)
         self.cache[chunk.file_id] = remote, chunk
@@ -137,7 +150,13 @@ class Pieces:
         for chunk in remote.chunks[:]:
             self._drop(remote, chunk)
 
-    def _drop(self, remote: Remote, chunk: Segment, *, is_removed: bool = True) -> None:
+    def on_tier_lost(self) -> None:
+        """Remove what is left of fetches that nobody answers any more."""
+        for remote in self.table.remotes.values():
+            for directory in remote.fetching.values():
+                _remove(directory)
+
+    def _drop(self, remote: Remote, chunk: Segment) -> None:
         remote.chunks.remove(chunk)
         del self.cache[chunk.file_id]
         self.unread.discard(chunk.file_id)
@@ -146,12 +165,17 @@ class Pieces:
             offset: place for offset, place in remote.boundaries.items() if place[0] is not chunk
         }
         chunk.close()
-        if is_removed:
-            try:
-                remove_files((chunk.path, chunk.offset_index.path, chunk.time_index.path))
-            except StorageFault as fault:
-                logger.error("%s", fault, extra=logs.seldom("a cached piece is left"))
+        _remove(chunk.directory)
         self.table.store.dropped_file_ids.append(chunk.file_id)
+
+
+def _remove(directory: str) -> None:
+    """A fetch's directory, whatever it has brought."""
+    try:
+        remove_files([os.path.join(directory, name) for name in os.listdir(directory)])
+        os.rmdir(directory)
+    except (OSError, StorageFault) as fault:
+        logger.error("%s", fault, extra=logs.seldom("a cached piece is left"))
 
 
 def _clear(root: str, mine: str) -> None:

@@ -60,7 +60,7 @@ class Remote:
     def __init__(self, partition: Partition, directory: str) -> None:
         self.partition = partition
         self.directory = directory
-        """Where its pieces lie; made by the first fetch."""
+        """Where its pieces lie, each in a directory; made by the first fetch."""
         self.log = RemoteLog()
         self.is_loaded = False
         """`log` is what the store had at some time."""
@@ -83,7 +83,8 @@ class Remote:
         """offset -> (piece, position) where a reader stopped lately."""
         self.aborted: OrderedDict[RemoteSegment, list[AbortedTransaction] | None] = OrderedDict()
         """Transaction indexes that are here, or (None) on the way, used last at the end."""
-        self.fetching: set[int] = set()
+        self.fetching: dict[int, str] = {}
+        """Fetches under way: the offset, and the directory that it comes into."""
         self.fault_until_ms = 0
 
     def succeeded(self) -> None:

@@ -111,6 +111,7 @@ class Tiering:
     def on_tier_lost(self) -> None:
         """The tier process died with all that it was asked."""
         steady_ms = self.table.steady_ms()
+        self.pieces.on_tier_lost()
         for remote in self.table.remotes.values():
             remote.on_tier_lost(steady_ms)
         self.uploads.on_tier_lost()

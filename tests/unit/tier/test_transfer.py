@@ -69,7 +69,7 @@ def read_back(store, segments, tmp_path, bytes_max: int, start: int = 0) -> list
     for segment in segments:
         while segment.base_offset <= offset < segment.end_offset:
             chunk = transfer.fetch_chunk(
-                store, PREFIX, segment, offset, str(tmp_path), indexes, bytes_max
+                store, PREFIX, segment, offset, str(tmp_path), indexes, 4096, bytes_max
             )
             assert chunk.base_offset <= offset < chunk.end_offset
             data = (tmp_path / f"{chunk.base_offset:020d}.log").read_bytes()
@@ -94,14 +94,16 @@ def test_everything_comes_back_in_order(log, tmp_path, bytes_max):
 
 
 @pytest.mark.parametrize("bytes_max", [1000, 1 << 20])
-def test_a_chunk_has_whole_indexes(log, tmp_path, bytes_max):
+@pytest.mark.parametrize("interval_bytes", [0, 100, 4096])
+def test_a_chunk_has_whole_indexes(log, tmp_path, bytes_max, interval_bytes):
     store = DirectoryStore(str(tmp_path / "store"))
     segment = copies_of(log)[0]
     copy(store, log, segment)
     chunk = transfer.fetch_chunk(
-        store, PREFIX, segment, 100, str(tmp_path), transfer.Indexes(), bytes_max
+        store, PREFIX, segment, 100, str(tmp_path), transfer.Indexes(), interval_bytes, bytes_max
     )
-    opened = Segment(str(tmp_path), chunk.base_offset, LogConfig(), 1, Descriptors(8))
+    config = LogConfig({"index.interval.bytes": str(interval_bytes)})
+    opened = Segment(str(tmp_path), chunk.base_offset, config, 1, Descriptors(8))
     opened.size, opened.end_offset = chunk.size, chunk.end_offset
     _, header = opened.find(100)
     assert header is not None and header[H_BASE_OFFSET] == 100
