@@ -68,6 +68,7 @@ KEPT = [
 KEPT_OF_A_KIND = [
     (7, Plan(True, False, 0.3, ("hang", "kill"))),
     (16, Plan(True, False, 0.3, ("hang", "kill"))),
+    (15, Plan(True, False, 0.2, ("freeze", "kill", "kill_tier"), has_tier=True)),
 ]
 
 

@@ -2,9 +2,11 @@
 
 from three_brokers import settle
 
+from shmbroker.log.config import LogConfig
 from shmbroker.log.raised_start import find_raised
 from shmbroker.log.retention import delete_records
-from shmbroker.log.retiring import delete_segments_before
+from shmbroker.log.retiring import delete_local_before, delete_segments_before
+from shmbroker.log.truncation import StateAt
 from shmbroker.replica.follower import may_join
 
 
@@ -137,6 +139,29 @@ def test_who_has_let_its_log_begin_later_by_itself_says_so_when_it_is_told(nodes
     settle(nodes)
     assert low_watermark(leader) == 1
     assert may_join(leader.partition, leader.partition.followers[2])
+
+
+def test_who_goes_on_behind_what_is_copied_forgets_its_own_epochs(nodes, monkeypatch):
+    """Where the store does not say: else the leader says where the last one ended, and the log is
+    cut back to there, again and again."""
+    leader, follower, _ = nodes
+    for node in (leader, follower):
+        node.partition.log.config = LogConfig({"remote.storage.enable": "true"})
+        node.lead(1, 0, (1,))
+    leader.append(b"a")
+    settle(nodes)
+    for epoch in (1, 2):
+        leader.lead(1, epoch, (1,))
+        leader.append(b"b")
+        leader.partition.log.roll()
+    delete_local_before(leader.partition.log, 2)
+    unknown = StateAt(2, [], None)
+    monkeypatch.setattr(follower, "find_state", lambda _log, _at, on_state: on_state(unknown))
+    follower.lead(1, 2, (1,))
+    settle(nodes)
+    log = follower.partition.log
+    assert (log.log_start_offset, log.local_start_offset, log.log_end_offset) == (0, 2, 3)
+    assert log.leader_epochs.latest == 2
 
 
 def test_gaps_of_compaction_are_taken_over(nodes):
