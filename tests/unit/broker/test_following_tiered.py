@@ -251,8 +251,8 @@ def test_what_the_store_has_damaged_is_not_believed(tiered: Tiered) -> None:
 
 
 def test_where_the_last_copy_is_lost_nothing_is_known_of_the_epochs(tiered: Tiered) -> None:
-    """Of that before it nobody can tell where its last epoch ended: with that, the leader would have
-    the log cut back to there again and again."""
+    """Of that before it nobody can tell where its last epoch ended: with that, the leader would
+    have the log cut back to there again and again."""
     objects = tiered.store.objects
     (key,) = (key for key in objects if f"/{5:020d}" in key and key.endswith("manifest"))
     del objects[key]
