@@ -453,7 +453,8 @@ OLD_BUGS = (
             ),
         ),
         TIER_KILLS,
-        (77,),
+        (213, 249, 362),
+        is_rare=True,
     ),
     OldBug(
         "gone-before-the-copy",
