@@ -14,8 +14,8 @@ these rules, which are the code's:
 * Before it sleeps, a worker looks for more (`ipc/awake.py`): a network worker as long as it waits
   for appends, both after an answer where that mostly pays (`ipc/streak.py`). That takes a core, but
   gives it to whoever wants it.
-* A core that is free takes whoever has waited longest. Who is woken takes the core of who has had
-  more of it so far, who goes on later; and of who only looks.
+* A core that is free takes whoever has waited longest. Who has it keeps it, as Linux since 6.6 has
+  it, until it sleeps or has had it for a slice; who only looks gives it to who is woken.
 * Frames over 64 KiB come in pieces, so that sender and receiver work at the same time.
 * Network card and memory are servers of their own: bytes wait for them in order.
 
@@ -150,8 +150,8 @@ class Outcome(NamedTuple):
         return max(self.use, key=lambda what: self.use[what])
 
 
-Event = tuple[float, int, "Process | None", float, Callable[..., None], tuple[Any, ...]]
-"""When; order; whose turn it belongs to, and how late that was when it was planned; what."""
+Event = tuple[float, int, Callable[..., None], tuple[Any, ...]]
+"""When; order; what."""
 
 
 class Request:
@@ -166,10 +166,8 @@ class Request:
 
 
 SLEEPS, READY, RUNS, LOOKS = range(4)
-LAG_US = 3000.0
-"""So much less than the others on its core one may have had when it is woken; what it has let pass
-before counts no more."""
-GRAIN_US = 1.0
+SLICE_US = 3000.0
+"""So long one that has more to do keeps a core that others wait for."""
 
 
 class Cores:
@@ -183,10 +181,17 @@ class Cores:
         self.last: Process | None = None
         """Who has begun to run last, of one core: who does so again finds its caches warm."""
         self.queue: deque[Process] = deque()
-        """Those that wait; one that was interrupted goes first."""
+        """Those that wait."""
         self.lookers: deque[Process] = deque()
         """Those that have given their core away while they looked."""
         self.running: dict[Process, None] = {}
+
+    def take(self, process: Process) -> None:
+        """A process runs here from now on."""
+        self.running[process] = None
+        if self.is_one and self.last is not process:
+            self.last = process
+            process.is_cold = True
 
 
 class Process:
@@ -194,19 +199,16 @@ class Process:
 
     __slots__ = (
         "cores",
-        "had",
         "has_waited",
-        "held",
-        "held_since",
         "inbox",
         "is_cold",
         "is_free",
         "is_fresh",
-        "late",
         "look_left",
         "looks_since",
         "name",
         "role",
+        "runs_since",
         "spent",
         "state",
         "streak",
@@ -233,14 +235,8 @@ class Process:
         self.is_free = is_free
         """It needs no core here."""
         self.cores = cores
-        self.had = 0.0
-        """What it has had of its core, as the scheduler counts: who slept is not far behind."""
-        self.late = 0.0
-        """For how long it was interrupted so far: what it does then comes later by that."""
-        self.held_since = -1.0
-        """Since when it is interrupted; -1.0: it is not."""
-        self.held: list[Event] = []
-        """What was to happen meanwhile."""
+        self.runs_since = 0.0
+        """When it was given its core last."""
 
 
 class Family:
@@ -276,15 +272,7 @@ class Family:
 
     def _at(self, time: float, act: Callable[..., None], *arguments: Any) -> None:
         self._order += 1
-        heapq.heappush(self._events, (time, self._order, None, 0.0, act, arguments))
-
-    def _in_turn(
-        self, process: Process, time: float, act: Callable[..., None], *arguments: Any
-    ) -> None:
-        """What a process does at that time, if nobody interrupts it before."""
-        self._order += 1
-        event = (time, self._order, process, process.late, act, (process, *arguments))
-        heapq.heappush(self._events, event)
+        heapq.heappush(self._events, (time, self._order, act, arguments))
 
     def _varied(self, cost: float) -> float:
         return cost * (1 + VARIES_BY * (2 * self._random.random() - 1))
@@ -305,17 +293,7 @@ class Family:
         began, spent = 0.0, {"client": 0.0, "network": 0.0, "io": 0.0}
         used = (0.0, 0.0)
         while events and len(self.times) < requests:
-            time, order, process, late, act, arguments = event = pop(events)
-            if process is not None:
-                if process.held_since >= 0:
-                    process.held.append(event)
-                    continue
-                if process.late > late:
-                    heapq.heappush(
-                        events,
-                        (time + process.late - late, order, process, process.late, act, arguments),
-                    )
-                    continue
+            time, _, act, arguments = pop(events)
             self.now = time
             act(*arguments)
             if not marked and len(self.times) >= first:
@@ -371,7 +349,7 @@ class Family:
                 self._dispatch(cores)
             else:
                 process.state = RUNS
-                self._in_turn(process, self.now, self._turn)
+                self._at(self.now, self._turn, process)
         return False
 
     def _wake(self, process: Process) -> None:
@@ -379,47 +357,21 @@ class Family:
         process.state = READY
         if process.is_free:
             process.state = RUNS
-            self._in_turn(process, self.now, self._turn)
+            self._at(self.now, self._turn, process)
             return
         cores = process.cores
-        if cores.running:
-            process.had = max(process.had, max(each.had for each in cores.running) - LAG_US)
         if cores.idle:
             cores.idle -= 1
             self._start(process, self.now + self._varied(self.costs.wake))
             return
         cores.queue.append(process)
         self._dispatch(cores)
-        if process.state == READY:
-            other = max(cores.running, key=lambda each: each.had)
-            if other.had > process.had + GRAIN_US and other.state == RUNS:
-                self._interrupt(other)
-                cores.queue.remove(process)
-                cores.queue.appendleft(other)
-                self._start(process, self.now)
 
     def _start(self, process: Process, at: float) -> None:
         process.state = RUNS
-        cores = process.cores
-        cores.running[process] = None
-        if cores.is_one and cores.last is not process:
-            cores.last = process
-            process.is_cold = True
-        self._in_turn(process, at, self._turn)
-
-    def _interrupt(self, process: Process) -> None:
-        process.state = READY
-        process.held_since = self.now
-        del process.cores.running[process]
-
-    def _go_on(self, process: Process) -> None:
-        process.state = RUNS
-        process.cores.running[process] = None
-        process.late += self.now - process.held_since
-        process.held_since = -1.0
-        for event in process.held:
-            heapq.heappush(self._events, event)
-        process.held.clear()
+        process.runs_since = at
+        process.cores.take(process)
+        self._at(at, self._turn, process)
 
     def _dispatch(self, cores: Cores) -> None:
         """Give cores that are free, or of those who only look, to those who wait."""
@@ -435,10 +387,7 @@ class Family:
                 del cores.running[looker]
                 cores.lookers.append(looker)
             process = cores.queue.popleft()
-            if process.held_since >= 0:
-                self._go_on(process)
-            else:
-                self._start(process, self.now)
+            self._start(process, self.now)
 
     def _leave_core(self, process: Process) -> None:
         cores = process.cores
@@ -448,7 +397,7 @@ class Family:
         while cores.idle and cores.lookers:
             cores.idle -= 1
             looker = cores.lookers.popleft()
-            cores.running[looker] = None
+            cores.take(looker)
             self._begin_look(looker)
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────
@@ -475,7 +424,6 @@ class Family:
         if process.looks_since >= 0:
             looked = self.now - process.looks_since
             process.spent += looked
-            process.had += looked
             process.look_left = max(0.0, process.look_left - looked)
             process.token += 1
 
@@ -515,12 +463,11 @@ class Family:
             made += results
             unpublished += size
             if made and (role == "client" or unpublished > PUBLISHED_BYTES):
-                self._in_turn(process, at, self._publish, made, None)
+                self._at(at, self._publish, process, made, None)
                 made, unpublished = [], 0
                 # The bell that it may ring is paid for here: who sleeps is known only then.
         process.spent += at + rest - now
-        process.had += at + rest - now
-        self._in_turn(process, at, self._publish, made, rest)
+        self._at(at, self._publish, process, made, rest)
 
     def _publish(
         self, process: Process, made: list[tuple[Process, tuple[Any, ...]]], rest: float | None
@@ -536,13 +483,13 @@ class Family:
                 rung += self._deliver(target, item)
         if rung:
             process.spent += rung * self.costs.ring
-            process.had += rung * self.costs.ring
         if rest is not None:
-            self._in_turn(process, self.now + rung * self.costs.ring + rest, self._end_turn)
+            self._at(self.now + rung * self.costs.ring + rest, self._end_turn, process)
 
     def _end_turn(self, process: Process) -> None:
         if process.inbox:
-            if process.cores.queue and not process.is_free:  # others have waited longer
+            has_had_its = self.now - process.runs_since > SLICE_US
+            if process.cores.queue and has_had_its and not process.is_free:
                 process.state = READY
                 process.cores.queue.append(process)
                 self._leave_core(process)
