@@ -192,7 +192,9 @@ def test_log_directory_of_a_family_is_refused_to_another(tmp_path: Path) -> None
         # While its I/O worker is started again nobody holds Kafka's lock.
         os.remove(mine / "node-1" / ".lock")
         assert_refused(serve(*words), EXIT_IN_USE, f"{mine}/node-1 is in use by another broker")
-        assert written(log) == before
+        # The family goes on writing there: nothing of what there was is gone.
+        for path, content in before.items():
+            assert path.read_bytes().startswith(content.rstrip(b"\0")), path
 
 
 def test_data_directory_and_partitions_of_a_family_are_no_place_for_another(tmp_path: Path) -> None:
