@@ -130,6 +130,7 @@ LOGGERS = (
     "shmbroker.processes.console",
     "shmbroker.processes.data_access",
     "shmbroker.processes.data_directory",
+    "shmbroker.processes.earlier_places",
     "shmbroker.processes.listening",
     "shmbroker.processes.metrics",
     "shmbroker.processes.supervisor",
