@@ -37,15 +37,17 @@ def read_state(store: ObjectStore, prefix: str, name: PartitionName, offset: int
     if copy.end_offset <= offset:
         return StateAt(offset + 1, [], None)
     stem = f"{prefix}{manifest.stem_of(copy.base_offset, copy.end_offset, copy.leader_epoch)}"
-    epochs = _parse_epochs(stem, _read(store, stem, name, manifest.LEADER_EPOCHS))
-    return StateAt(copy.end_offset, epochs, _read(store, stem, name, manifest.SNAPSHOT))
-
-
-def _read(store: ObjectStore, stem: str, name: PartitionName, kind: str) -> bytes | None:
-    """One of the objects of a copy; None if it never had that. CorruptFault if it isn't whole."""
     key = f"{stem}.{manifest.MANIFEST}"
-    text = store.get(key, 0, manifest.MANIFEST_BYTES_MAX)
-    _, objects = manifest.parse_manifest(key, text, name)
+    _, objects = manifest.parse_manifest(key, store.get(key, 0, manifest.MANIFEST_BYTES_MAX), name)
+    epochs = _parse_epochs(stem, _read(store, stem, objects, manifest.LEADER_EPOCHS))
+    return StateAt(copy.end_offset, epochs, _read(store, stem, objects, manifest.SNAPSHOT))
+
+
+def _read(
+    store: ObjectStore, stem: str, objects: dict[str, tuple[int, int]], kind: str
+) -> bytes | None:
+    """One of the objects of a copy, as its manifest names them; None if it never had that.
+    CorruptFault if it isn't whole."""
     if kind not in objects:
         return None
     try:
