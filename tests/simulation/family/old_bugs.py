@@ -236,7 +236,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(None, True, 0.3, ("cut",)),
-        (13, 16, 20),
+        (14, 18, 21),
     ),
     OldBug(
         "stable-ahead",
