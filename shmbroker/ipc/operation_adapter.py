@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from shmbroker.errors import ProtocolFault
+from shmbroker.errors import ProtocolFault, StorageFault
 from shmbroker.ipc.operation_layout import (
     EXECUTE,
     EXECUTE_FLAG_BY_USE,
@@ -267,8 +267,8 @@ class Executor:
                 call.reply(answer)
             elif answer is not None:
                 self._take_step(call, answer)
-        except Exception:
-            self._on_failed(call)
+        except Exception as fault:
+            self._on_failed(call, fault)
 
     def known(self, api_key: int, version: int, request: bytes) -> bytes | None:
         """Execute a request of an API that has a shortcut, if its bytes are known: the answer."""
@@ -290,8 +290,8 @@ class Executor:
         call, steps = self.unfinished.popleft()
         try:
             self._take_step(call, steps)
-        except Exception:
-            self._on_failed(call)
+        except Exception as fault:
+            self._on_failed(call, fault)
 
     def _take_step(self, call: Call, steps: Steps) -> None:
         try:
@@ -302,8 +302,11 @@ class Executor:
         else:
             self.unfinished.append((call, steps))
 
-    def _on_failed(self, call: Call) -> None:
+    def _on_failed(self, call: Call, fault: Exception) -> None:
         """One request that we can't answer must not take the others' process with it."""
         what = f"{call.api_name} v{call.api_version} failed"
-        logger.exception("%s", what, extra=seldom(what))
+        if isinstance(fault, OSError | StorageFault):  # the disk's: it says all there is to say
+            logger.error("%s: %s", what, fault, extra=seldom(what))
+        else:
+            logger.exception("%s", what, extra=seldom(what))
         call.close(f"{call.api_name} version {call.api_version} failed")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_adapter import Call, Executor, Steps
 from shmbroker.ipc.operation_layout import (
     EXECUTE_HEAD,
@@ -119,6 +120,20 @@ def test_a_step_that_fails_ends_its_own_request_alone(
     assert record.exc_info is not None
     # A client that asks again and again is counted.
     assert seldom("TierLoad v0 failed").items() <= vars(record).items()
+
+
+def test_a_disk_that_refuses_is_said_in_one_line(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handler(call: Call, body: dict[str, Any]) -> None:
+        raise StorageFault("00000000.log can't be written: No space left on device")
+
+    execute(Executor({TIER_LOAD: ("TierLoad", handler)}), peer, 1)
+    (record,) = caplog.records
+    assert record.exc_info is None
+    assert record.getMessage() == (
+        "TierLoad v0 failed: 00000000.log can't be written: No space left on device"
+    )
 
 
 def test_who_asked_before_it_ran_is_answered(peer: Peer) -> None:
