@@ -65,27 +65,36 @@ class Intake:
     def take(self, seconds: float = TAKE_S) -> bool:
         """What the rings hold now, of each for so long; True if there was anything."""
         self.has_executed = False
-        words, metadata, follower = self.words, self.metadata, self.follower
+        words, metadata = self.words, self.metadata
         metadata.has_stepped = False
         if words[CONTROL_GENERATION_WORD] != self.member.generation:
             self.member.look_at_control(self.broker.peer_changes)
-        had_work = False
-        for peer in self.member.peers:
-            reader = peer.reader
-            if not reader.poll():
-                continue
-            had_work = True
-            if stamp := reader.stamped():
-                self.broker.shown.on_stamp(stamp)
-            if words[METADATA_END_OFFSET_WORD] != follower.image.offset:
-                metadata.follow()
-            self._take_from(peer, seconds)
-            reader.release()
-        if words[METADATA_END_OFFSET_WORD] != follower.image.offset:
+        look, take_from = self.member.rings.ready, self._take_from
+        ready = look()
+        for index in ready:
+            take_from(index, seconds)
+        if ready:
+            # Of two followers, the later one comes while the first is heard.
+            for index in look():
+                if index not in ready:
+                    take_from(index, seconds)
+        if words[METADATA_END_OFFSET_WORD] != self.follower.image.offset:
             metadata.follow()
-        return had_work
+        return bool(ready)
 
-    def _take_from(self, peer: Peer, seconds: float) -> None:
+    def _take_from(self, index: int, seconds: float) -> None:
+        """All that one peer has sent by now, but what comes behind its time."""
+        peer = self.member.peers[index]
+        reader = peer.reader
+        reader.poll()
+        if stamp := reader.stamped():
+            self.broker.shown.on_stamp(stamp)
+        if self.words[METADATA_END_OFFSET_WORD] != self.follower.image.offset:
+            self.metadata.follow()
+        self._take_entries(peer, seconds)
+        reader.release()
+
+    def _take_entries(self, peer: Peer, seconds: float) -> None:
         reader, appender = peer.reader, self.appender
         published_at = appender.bytes_in
         data, on_append, take_plain = reader.data, appender.on_append, self.append_runs.take_plain

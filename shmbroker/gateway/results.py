@@ -83,10 +83,10 @@ class Results:
         on_appended = gateway.produce.on_appended
         ProduceRequest = produce.ProduceRequest
         unpack_appended = APPENDED_HEAD.unpack_from
-        for peer in member.peers:
+        for which in member.rings.ready():
+            peer = member.peers[which]
             reader = peer.reader
-            if not reader.poll():
-                continue
+            reader.poll()
             if stamp := reader.stamped():
                 gateway.shown.on_stamp(stamp)
             # After the poll: the sender of these has seen at most what is committed by now.

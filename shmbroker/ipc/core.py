@@ -18,14 +18,13 @@ from os import sched_yield
 
 from shmbroker import clock
 from shmbroker.kernels import native
-from shmbroker.shm.ring import have_entries
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from typing import Protocol
 
-    from shmbroker.shm.ring import RingReader
+    from shmbroker.shm.rings import Rings
 
     class Pollable(Protocol):
         """What a gateway's sockets are watched by; as `select.epoll`."""
@@ -59,7 +58,6 @@ class Core:
         "_rings",
         "_sockets",
         "_until",
-        "_words",
         "events",
         "looked_s",
     )
@@ -67,7 +65,7 @@ class Core:
     def __init__(
         self,
         monotonic: Callable[[], float],
-        rings: Sequence[RingReader],
+        rings: Rings,
         sockets: Pollable | None = None,
     ) -> None:
         self._monotonic = monotonic
@@ -81,9 +79,8 @@ class Core:
         self.looked_s = 0.0
         """Seconds spent in looks so far."""
         self._kernel = None
-        if native is not None and monotonic is REAL_MONOTONIC and len(rings) <= native.LOOK_RINGS:
+        if native is not None and monotonic is REAL_MONOTONIC and rings.compiled is not None:
             self._kernel = native.look
-            self._words = tuple(ring.words for ring in rings)
             self._descriptor = -1 if sockets is None else sockets.fileno()
 
     def is_wanted(self) -> bool:
@@ -100,7 +97,7 @@ class Core:
             self.looked_s += self._last - began
             return came
         came, lost_ns, self.events = self._kernel(
-            self._words, int(for_s * 1e9), int(LOST_S * 1e9), self._descriptor, between
+            self._rings.compiled, int(for_s * 1e9), int(LOST_S * 1e9), self._descriptor, between
         )
         self.looked_s += self._monotonic() - began
         if lost_ns:
@@ -118,7 +115,7 @@ class Core:
             if sockets is not None and not look % between and (events := sockets.poll(0)):
                 self.events = events
                 return EVENTS
-            if have_entries(self._rings):
+            if self._rings.ready():
                 return ENTRIES
         return NOTHING
 

@@ -24,7 +24,7 @@ from shmbroker.shm.counters import (
     Tally,
 )
 from shmbroker.shm.doorbell import Doorbell
-from shmbroker.shm.ring import have_entries
+from shmbroker.shm.rings import Rings
 
 SIGN_INTERVAL_S = 0.1
 """The time between two signs of life of a process that is up anyway; none gets up for one. A busy
@@ -60,7 +60,8 @@ class FamilyMember:
         self.doorbell = doorbell
         self.supervisor = supervisor
         self.peers = peers
-        self.rings = tuple(peer.reader for peer in peers)
+        self.rings = Rings(peer.reader for peer in peers)
+        """What its peers send, ring by ring in their order."""
         self.tally = Tally(counters, index)
         self.incarnation = self.words[counters.at(index, INCARNATION)]
         self.generation = -1
@@ -138,7 +139,7 @@ class FamilyMember:
 
     def has_entries(self) -> bool:
         """Whether some peer has put something on its ring."""
-        return have_entries(self.rings)
+        return bool(self.rings.ready())
 
     def has_news(self) -> bool:
         """Whether something has come for which nobody may have rung, as this was up yet."""

@@ -10,7 +10,8 @@
     appends       batches of a Produce, to a ring  gateway/produce_many.py         else Python
     plain         batches from a ring, to segments broker/append_runs.py           else Python
     straight      what guests ask, to its answers guests/straight.py             else Python
-    look          at rings, before a process sleeps ipc/core.py                    else Python
+    rings, ready  of those that a process reads      shm/rings.py                  else Python
+    look          at them, before it sleeps          ipc/core.py                   else Python
 
 `_native.pyi` has the signatures and what each raises, `kernels.h` the layouts, one `.c` file each
 loop. Rules: whatever the bytes say, nothing outside of the given buffers is read or written; the
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 _wanted = os.environ.get("SHMBROKER_KERNELS", "on").lower()
 
-BUILD = 13
+BUILD = 14
 """What `kernels.h` says, too: a build of an earlier source is as good as none."""
 
 native: ModuleType | None = None

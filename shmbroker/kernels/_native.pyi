@@ -40,14 +40,19 @@ HeaderColumn: TypeAlias = tuple[Buffer | None, Buffer, int, Column, Column]
 """An Arrow list<struct<key: string, value: binary>>: validity bits or None, int32 offsets, place of
 row 0, and the children key and value (of the struct's children; a null key is not allowed)."""
 
-LOOK_RINGS: int
-"""Rings that `look` looks at, at most."""
+class Rings:
+    """What `rings` answers: an opaque capsule, which keeps the memory of the rings."""
+
+def rings(words: tuple[Buffer, ...], /) -> Rings:
+    """Rings (`shm/ring_layout.py`) that are looked at together, by what begins with their words."""
+
+def ready(rings: Rings, /) -> tuple[int, ...]:
+    """Indexes of those that have entries that their readers have not released."""
 
 def look(
-    rings: tuple[Buffer, ...], for_ns: int, lost_ns: int, descriptor: int, between: int, /
+    rings: Rings, for_ns: int, lost_ns: int, descriptor: int, between: int, /
 ) -> tuple[int, int, list[tuple[int, int]]]:
-    """Look at rings (`shm/ring_layout.py`) for that long: what has come, the nanoseconds lost, and
-    events.
+    """Look at rings for that long: what has come, the nanoseconds lost, and events.
 
     Gives the core away before each look. What has come: 1 where a ring has entries that its reader
     has not released, 2 where `descriptor`, an epoll's (-1: none), has events, which are taken,

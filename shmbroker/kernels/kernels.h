@@ -79,7 +79,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define BUILD 13 /* and in __init__.py: up whenever a signature or a layout changes */
+#define BUILD 14 /* and in __init__.py: up whenever a signature or a layout changes */
 
 /* A record batch (magic 2), and how an APPEND_MANY and its answer name one. */
 enum {
@@ -113,7 +113,6 @@ enum {
 
 enum { R_POSITION, R_END, R_COUNT, R_BASE_TIMESTAMP, R_NEWEST, R_FIELDS };
 #define SCATTER_MAX 64 /* batches side by side */
-#define LOOK_RINGS 1024 /* of one process */
 
 /* Columns of batch headers, widened to int64, and where the batches begin and end. */
 enum {
@@ -272,6 +271,8 @@ PyObject *py_scatter(PyObject *self, PyObject *args);
 PyObject *py_find_batches(PyObject *self, PyObject *args);
 PyObject *py_check_crcs(PyObject *self, PyObject *args);
 PyObject *py_hash_keys(PyObject *self, PyObject *args);
+PyObject *py_rings(PyObject *self, PyObject *words);
+PyObject *py_ready(PyObject *self, PyObject *capsule);
 PyObject *py_look(PyObject *self, PyObject *args);
 PyObject *py_find_appends(PyObject *self, PyObject *args);
 PyObject *py_pack_appends(PyObject *self, PyObject *args);

@@ -1,6 +1,7 @@
-/* Looking at the rings of a process until something has come: `ipc/core.py`.
+/* Looking at the rings of a process, once or until something has come: `shm/rings.py`, `ipc/core.py`.
  *
- * Each look gives the core to whoever else waits for it, then compares the positions of every ring
+ * Where the rings lie is found once and kept in a capsule, which holds on to their memory. Each look
+ * of a row gives the core to whoever else waits for it, then compares the positions of every ring
  * (`shm/ring_layout.py`) and, once in so many looks, asks an epoll for its events. A row of looks
  * ends after its time, and with a look that took so long that somebody else computes on this core.
  */
@@ -35,35 +36,85 @@ position(const uint8_t *ring, int of) {
     return __atomic_load_n((const int64_t *)(ring + of), __ATOMIC_ACQUIRE);
 }
 
+/* What the capsule holds: the buffers are released with it. */
+struct rings {
+    Py_ssize_t count;
+    struct {
+        Py_buffer view;
+        Py_ssize_t ready; /* of the n-th: which ring was the n-th with entries */
+    } of[];
+};
+static const char RINGS[] = "shmbroker.rings";
+
 static int
-has_entries(const uint8_t *const *rings, Py_ssize_t count) {
-    for (Py_ssize_t i = 0; i < count; i++)
-        if (position(rings[i], TAIL) != position(rings[i], HEAD))
+has_entries(const struct rings *rings, Py_ssize_t i) {
+    const uint8_t *ring = rings->of[i].view.buf;
+    return position(ring, TAIL) != position(ring, HEAD);
+}
+
+static int
+have_entries(const struct rings *rings) {
+    for (Py_ssize_t i = 0; i < rings->count; i++)
+        if (has_entries(rings, i))
             return 1;
     return 0;
 }
 
-/* Where the rings lie: their memory belongs to the tuple, which the caller holds. */
-static Py_ssize_t
-find_rings(PyObject *of, const uint8_t **rings) {
-    const Py_ssize_t count = PyTuple_Size(of);
-    if (count > LOOK_RINGS) {
-        PyErr_Format(PyExc_ValueError, "%zd rings are more than %d", count, LOOK_RINGS);
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        Py_buffer view;
-        if (get_buffer(PyTuple_GetItem(of, i), &view, 0, sizeof(int64_t), "a ring") < 0)
-            return -1;
-        rings[i] = view.buf;
-        const Py_ssize_t bytes = view.len;
-        PyBuffer_Release(&view);
-        if (bytes < RING_HEAD_BYTES) {
-            PyErr_Format(PyExc_ValueError, "%zd bytes are no ring", bytes);
-            return -1;
+static void
+free_rings(struct rings *rings) {
+    for (Py_ssize_t i = 0; i < rings->count; i++)
+        PyBuffer_Release(&rings->of[i].view);
+    PyMem_Free(rings);
+}
+
+static void
+end_rings(PyObject *capsule) {
+    free_rings(PyCapsule_GetPointer(capsule, RINGS));
+}
+
+PyObject *
+py_rings(PyObject *self, PyObject *words) {
+    if (!PyTuple_Check(words))
+        return PyErr_Format(PyExc_TypeError, "rings are given in a tuple");
+    const Py_ssize_t count = PyTuple_Size(words);
+    struct rings *rings = PyMem_Malloc(sizeof *rings + (size_t)count * sizeof rings->of[0]);
+    if (rings == NULL)
+        return PyErr_NoMemory();
+    for (rings->count = 0; rings->count < count; rings->count++) {
+        Py_buffer *view = &rings->of[rings->count].view;
+        if (get_buffer(PyTuple_GetItem(words, rings->count), view, 0, sizeof(int64_t), "a ring") <
+            0)
+            break;
+        if (view->len < RING_HEAD_BYTES) {
+            PyErr_Format(PyExc_ValueError, "%zd bytes are no ring", view->len);
+            PyBuffer_Release(view);
+            break;
         }
     }
-    return count;
+    PyObject *capsule = NULL;
+    if (rings->count == count)
+        capsule = PyCapsule_New(rings, RINGS, end_rings);
+    if (capsule == NULL)
+        free_rings(rings);
+    return capsule;
+}
+
+PyObject *
+py_ready(PyObject *self, PyObject *capsule) {
+    struct rings *rings = PyCapsule_GetPointer(capsule, RINGS);
+    if (rings == NULL)
+        return NULL;
+    Py_ssize_t count = 0;
+    for (Py_ssize_t i = 0; i < rings->count; i++)
+        if (has_entries(rings, i))
+            rings->of[count++].ready = i;
+    PyObject *ready = PyTuple_New(count);
+    for (Py_ssize_t i = 0; ready != NULL && i < count; i++) {
+        PyObject *index = PyLong_FromSsize_t(rings->of[i].ready);
+        if (index == NULL || PyTuple_SetItem(ready, i, index) < 0)
+            Py_CLEAR(ready);
+    }
+    return ready;
 }
 
 /* As `select.epoll.poll` gives them. */
@@ -80,18 +131,16 @@ list_of(const struct epoll_event *events, int count) {
 
 PyObject *
 py_look(PyObject *self, PyObject *args) {
-    PyObject *of;
+    PyObject *capsule;
     long long for_ns, lost_ns;
     int descriptor, between;
-    if (!PyArg_ParseTuple(args, "O!LLii", &PyTuple_Type, &of, &for_ns, &lost_ns, &descriptor,
-                          &between))
+    if (!PyArg_ParseTuple(args, "OLLii", &capsule, &for_ns, &lost_ns, &descriptor, &between))
+        return NULL;
+    const struct rings *rings = PyCapsule_GetPointer(capsule, RINGS);
+    if (rings == NULL)
         return NULL;
     if (between < 1)
         return PyErr_Format(PyExc_ValueError, "once in %d looks is not possible", between);
-    const uint8_t *rings[LOOK_RINGS];
-    const Py_ssize_t count = find_rings(of, rings);
-    if (count < 0)
-        return NULL;
     int came = NOTHING, event_count = 0;
     int64_t lost = 0;
     struct epoll_event events[EVENTS_MAX];
@@ -110,7 +159,7 @@ py_look(PyObject *self, PyObject *args) {
             event_count = epoll_wait(descriptor, events, EVENTS_MAX, 0);
         if (event_count > 0)
             came = EVENTS;
-        else if (has_entries(rings, count))
+        else if (have_entries(rings))
             came = ENTRIES;
     }
     Py_END_ALLOW_THREADS

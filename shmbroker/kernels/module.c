@@ -84,7 +84,9 @@ static PyMethodDef methods[] = {
      "small Produces of a socket into segments, and their answers"},
     {"serve_ready", (PyCFunction)(void (*)(void))py_serve_ready, METH_FASTCALL,
      "as serve_plain, and requests for offsets, of many sockets"},
-    {"look", py_look, METH_VARARGS, "at rings, until something has come"},
+    {"rings", py_rings, METH_O, "that are looked at together"},
+    {"ready", py_ready, METH_O, "which of them have entries"},
+    {"look", py_look, METH_VARARGS, "at them, until something has come"},
     {"hash_keys", py_hash_keys, METH_VARARGS, "keys of records, hashed"},
     {"map_put", py_map_put, METH_VARARGS, "offsets of keys into a map"},
     {"map_keep", py_map_keep, METH_VARARGS, "which records are the last of their key"},
@@ -99,7 +101,6 @@ execute(PyObject *module) {
         PyModule_AddIntConstant(module, "STATE_FIELDS", STATE_FIELDS) < 0 ||
         PyModule_AddIntConstant(module, "SCATTER_FIELDS", R_FIELDS) < 0 ||
         PyModule_AddIntConstant(module, "SCATTER_MAX", SCATTER_MAX) < 0 ||
-        PyModule_AddIntConstant(module, "LOOK_RINGS", LOOK_RINGS) < 0 ||
         PyModule_AddIntConstant(module, "WALK_MALFORMED", WALK_MALFORMED) < 0 ||
         PyModule_AddIntConstant(module, "WALK_OFFSET", WALK_OFFSET) < 0 ||
         PyModule_AddIntConstant(module, "WALK_NO_KEY", WALK_NO_KEY) < 0 ||

@@ -50,6 +50,7 @@ from shmbroker.shm.counters import (
 )
 from shmbroker.shm.ring import RingReader, RingWriter
 from shmbroker.shm.ring_layout import create_ring, parts_of_ring, ring_bytes
+from shmbroker.shm.rings import Rings
 from shmbroker.shm.words import words_of
 from shmbroker.wire.frame import flexible_from
 
@@ -200,7 +201,7 @@ class GuestGateway:
             shared.log_levels.effective,
         )
         peer, workers = rings.of_gateway, shared.of_role(NETWORK_WORKER)
-        rings_read = (*broker.member.rings, peer.reader)
+        rings_read = Rings((*broker.member.rings.readers, peer.reader))
         self.awake = Awake(Core(clock.monotonic, rings_read, poller))
         """What keeps this process awake for what a guest asks next."""
         self.guests = Guests(

@@ -20,8 +20,6 @@ What a claim costs in room: the entry rounded up to 8, and padding of less than 
 would wrap.
 """
 
-from collections.abc import Iterable
-
 from shmbroker.shm.ring_layout import (
     CAPACITY_WORD,
     DATA_WORD,
@@ -175,15 +173,6 @@ class RingReader:
         """Empty the ring for a successor; only while the writer's process is dead."""
         _empty(self.words)
         self._head = self._tail = 0
-
-
-def have_entries(rings: Iterable[RingReader]) -> bool:
-    """Look at each ring once, up to the first that has something."""
-    # A loop: a process that waits asks this a hundred times, and a generator costs twice as much.
-    for ring in rings:  # noqa: SIM110
-        if ring.poll():
-            return True
-    return False
 
 
 def _empty(words: memoryview) -> None:

@@ -431,7 +431,11 @@ class Fuzz:
 
     def look(self) -> None:
         size = self.seldom(4096, 0, 8, 4088)
-        rings = tuple(zeros(size) for _ in range(self.seldom(3, 0, 1025)))
+        words = tuple(zeros(size) for _ in range(self.seldom(3, 0, 1025)))
+        rings = self.native.rings(words)
+        for each in words:
+            each[self.rng.choice((0x80, 0x100))] = self.rng.randrange(2)
+        assert all(index < len(words) for index in self.native.ready(rings))
         self.native.look(
             rings, self.seldom(2000, -1, 0), self.seldom(10**9, 0, -1), self.seldom(-1, 0, 10**6),
             self.seldom(1, 0, -1, 7),

@@ -46,6 +46,7 @@ from shmbroker.kernels import native
 from shmbroker.metadata.quota_image import quota_record
 from shmbroker.shm.counters import OPEN_CONNECTIONS
 from shmbroker.shm.guest_marks import MARKS
+from shmbroker.shm.rings import Rings
 from shmbroker.shm.words import WORD_BYTES, words_of
 from shmbroker.wire import codec
 from shmbroker.wire.error_codes import FETCH_SESSION_ID_NOT_FOUND, NONE, NOT_LEADER_OR_FOLLOWER
@@ -104,7 +105,7 @@ class Two:
             {HOME_SLOT: self.marks},
             [listener],
             self.room_word,
-            [Core(self.host.clock.monotonic, [])],
+            [Core(self.host.clock.monotonic, Rings([]))],
             lambda: self.host_s,
             GUESTS_MAX,
         )
