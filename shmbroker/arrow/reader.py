@@ -52,6 +52,7 @@ WORDS = {
     faults.NAME_DIRECTORY: (
         "; where its data directory is seen under another name here, give it as data_directory"
     ),
+    faults.GIVE_DIRECTORY: "; give it as data_directory",
     faults.CAN_FETCH: ": way='auto' fetches them",
 }
 

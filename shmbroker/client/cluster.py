@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 SOFTWARE_NAME = "shmbroker"
 NO_ID = bytes(16)
+READ = 1 << 3
+"""The bit of Kafka's AclOperation.READ."""
+NOT_SAID = -(1 << 31)
+"""Operations that were not asked for, or of a broker that doesn't tell them."""
 
 
 class Topic(NamedTuple):
@@ -41,6 +45,13 @@ class Topic(NamedTuple):
     name: str
     topic_id: bytes
     leaders: list[int]
+    operations: int = NOT_SAID
+    """What who asked may do with it, a bit for each operation of ACLs (KIP-430)."""
+
+    @property
+    def may_be_read(self) -> bool:
+        """Whether who asked may read it, as far as that was said."""
+        return self.operations == NOT_SAID or bool(self.operations & READ)
 
     @property
     def partitions(self) -> range:
@@ -109,20 +120,33 @@ class Cluster:
     # --- who leads what --------------------------------------------------------------------------
 
     def describe(
-        self, names: Iterable[str] | None, creates: bool, until_s: float | None = None
+        self,
+        names: Iterable[str] | None,
+        creates: bool,
+        until_s: float | None = None,
+        tells_operations: bool = False,
     ) -> list[tuple[Topic, int, bool]]:
         """What any broker says of these topics, None: of all. With `creates` a topic may be made by
-        the question, if brokers do that.
+        the question, if brokers do that. With `tells_operations` they say what we may do with each.
 
         Of each (topic, error, whether it is internal); with an error there may be no partitions.
         """
         wanted = None if names is None else [{"name": name} for name in names]
-        body = {"topics": wanted, "allow_auto_topic_creation": creates}
+        body = {
+            "topics": wanted,
+            "allow_auto_topic_creation": creates,
+            "include_topic_authorized_operations": tells_operations,
+        }
         answer = self.ask_any(METADATA, body, until_s=until_s)
         self.brokers = {b["node_id"]: (b["host"], b["port"]) for b in answer["brokers"]}
         return [
             (
-                Topic(topic["name"], topic.get("topic_id", NO_ID), _leaders(topic)),
+                Topic(
+                    topic["name"],
+                    topic.get("topic_id", NO_ID),
+                    _leaders(topic),
+                    topic["topic_authorized_operations"],
+                ),
                 topic["error_code"],
                 topic["is_internal"],
             )

@@ -17,6 +17,7 @@ RUN_AS_OWNER = (
     ": run this as the broker's user, or start the broker with shmbroker.data.access=group"
 )
 NAME_DIRECTORY = "; where its data directory is seen under another name here, give that name"
+GIVE_DIRECTORY = "; give it"
 CAN_FETCH = ": they can be fetched"
 """Advice: what goes on after a fault's text."""
 

@@ -25,6 +25,7 @@ WORDS = {
         "; where its data directory is seen under another name here, give it as option"
         " shmbroker.data"
     ),
+    faults.GIVE_DIRECTORY: "; give it as option shmbroker.data",
     faults.CAN_FETCH: ": shmbroker.read=auto fetches them",
 }
 

@@ -52,6 +52,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from shmbroker.client.faults import DeniedFault
 from shmbroker.errors import ConfigFault
 from shmbroker.ids import random_uuid, uuid_text
 from shmbroker.spark import worker
@@ -377,7 +378,14 @@ class _TaskWriter:
         from shmbroker.client.producer.written import stored_by
 
         wait_s = self._writing.sink.producer.get("max_block_ms", _BLOCK_MS) / 1000
-        stored = self._stored[topic] = stored_by(identity, self._producer.cluster, topic, wait_s)
+        try:
+            stored = stored_by(identity, self._producer.cluster, topic, wait_s)
+        except DeniedFault as fault:
+            raise DeniedFault(
+                f"{fault}; exactlyOnce=true looks for what an earlier attempt has written, so it"
+                " needs the right to read the topic, too, exactlyOnce=false only that to write"
+            ) from None
+        self._stored[topic] = stored
         if stored.sequences:
             logger.warning(
                 "%d records of an earlier attempt are in topic %s: their rows are left out",

@@ -26,6 +26,7 @@ from shmbroker.client.addresses import addresses_text, parse_addresses
 from shmbroker.client.cluster import Cluster, Topic
 from shmbroker.client.connection import Connection, connect_control
 from shmbroker.client.faults import (
+    GIVE_DIRECTORY,
     NAME_DIRECTORY,
     ClusterFault,
     LaterFault,
@@ -114,7 +115,9 @@ class BrokerClient:
 
     def _topics(self, names: Sequence[str] | None) -> dict[str, Topic]:
         found = {}
-        for topic, error, is_internal in self.cluster.describe(names, False, self._until_s):
+        for topic, error, is_internal in self.cluster.describe(
+            names, False, self._until_s, tells_operations=True
+        ):
             if error in (
                 error_codes.UNKNOWN_TOPIC_OR_PARTITION,
                 error_codes.INVALID_TOPIC_EXCEPTION,
@@ -165,7 +168,12 @@ class BrokerClient:
         """End offsets and segment files of these partitions, from the control socket.
 
         Files with offsets of the ranges `held` stay for `hold_ms`, though retention drops them.
+        The socket asks nobody who he is, so what a leader would say of a fetch is said here: a
+        query has the same rights on both ways.
         """
+        for topic in topics.values():
+            if not topic.may_be_read:
+                refuse(error_codes.TOPIC_AUTHORIZATION_FAILED, f"topic {topic.name} (read)")
 
         def ask(
             leader: int, asked: list[TopicPartition]
@@ -369,6 +377,12 @@ class BrokerClient:
     def _find_data(self) -> str:
         if self.data_directory is None:
             answer = self._ask_any(DESCRIBE_LOG_DIRS, {"topics": []})
+            if answer["error_code"] == error_codes.CLUSTER_AUTHORIZATION_FAILED:
+                raise NoFilesFault(
+                    "where the broker's data directory is, DescribeLogDirs tells those who may"
+                    " describe the cluster",
+                    GIVE_DIRECTORY,
+                )
             refuse(answer["error_code"], "DescribeLogDirs")
             for result in answer["results"]:
                 if os.path.isabs(result["log_dir"]):

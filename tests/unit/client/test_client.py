@@ -371,5 +371,11 @@ def test_spark_and_arrow_have_words_for_every_advice() -> None:
     from shmbroker.arrow import reader
     from shmbroker.spark.reading import WORDS
 
-    every = {faults.ACCEPT_LOSS, faults.RUN_AS_OWNER, faults.NAME_DIRECTORY, faults.CAN_FETCH}
+    every = {
+        faults.ACCEPT_LOSS,
+        faults.RUN_AS_OWNER,
+        faults.NAME_DIRECTORY,
+        faults.GIVE_DIRECTORY,
+        faults.CAN_FETCH,
+    }
     assert set(WORDS) == set(reader.WORDS) == every
