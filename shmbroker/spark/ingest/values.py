@@ -208,6 +208,29 @@ def _shown(value: bytes) -> str:
     return text + ("…" if len(value) > 80 else "")
 
 
+def _with_decimals(schema: pa.Schema) -> list[str]:
+    """The columns that are decimals, or hold some."""
+    return [field.name for field in schema if _has_decimal(field.type)]
+
+
+def _has_decimal(kind: pa.DataType) -> bool:
+    if pa.types.is_list(kind):
+        return _has_decimal(kind.value_type)
+    if pa.types.is_struct(kind):
+        return any(_has_decimal(field.type) for field in kind)
+    return bool(pa.types.is_decimal(kind))
+
+
+def _check_digits(table: pa.Table, names: list[str]) -> None:
+    """Refuse decimals with more digits than their columns. pyarrow's readers count those of the
+    text, and then add zeros up to the column's scale."""
+    for name in names:
+        try:
+            table.column(name).validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise pa.ArrowInvalid(str(error).rpartition("Invalid: ")[2]) from None
+
+
 # --- JSON ----------------------------------------------------------------------------------------
 
 
@@ -218,6 +241,7 @@ def _json_parser(schema: pa.Schema) -> Parse:
     read_as = pa.schema([pa.field(f.name, _dates_as_text(f.type)) for f in schema])
     options = arrow_json.ParseOptions(explicit_schema=read_as, unexpected_field_behavior="ignore")
     wanted = pa.schema([field.with_nullable(True) for field in schema])
+    decimals = _with_decimals(schema)
 
     def parse(lines: memoryview) -> pa.Table:
         table = arrow_json.read_json(
@@ -225,6 +249,7 @@ def _json_parser(schema: pa.Schema) -> Parse:
             read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
             parse_options=options,
         )
+        _check_digits(table, decimals)
         return table if table.schema.equals(wanted) else table.cast(wanted)
 
     return parse
@@ -261,6 +286,7 @@ def _csv_parser(schema: pa.Schema, delimiter: str) -> Parse:
     )
     parsing = arrow_csv.ParseOptions(delimiter=delimiter, ignore_empty_lines=False)
     names = schema.names
+    decimals = _with_decimals(schema)
     # behind the last value, so that a quote which is not closed there takes it, and is noticed
     guard = b"\n" + delimiter.encode() * (len(names) - 1) + b"\n"
 
@@ -274,6 +300,7 @@ def _csv_parser(schema: pa.Schema, delimiter: str) -> Parse:
             convert_options=convert,
         )
         table = table.slice(0, table.num_rows - 1)
+        _check_digits(table, decimals)
         for place in zoned:
             kind = schema.field(place).type
             table = table.set_column(place, names[place], _times(table.column(place), kind))
@@ -326,6 +353,8 @@ def _avro(document: dict[str, Any], head: int) -> Decode:
                     raise ValueError(f"{len(value) - stream.tell()} bytes are left over")
                 rows.append(record)
                 places.append(row)
+            except IndexError:
+                bad[row] = "it names a place that its union or enum has not"
             except Exception as error:  # of any kind: the bytes may be anything
                 bad[row] = (str(error) or "the value ends in the midst of it")[:_REASON_MAX]
         try:

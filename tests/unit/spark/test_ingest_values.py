@@ -198,6 +198,32 @@ def test_avro_of_logical_types_that_no_column_has_is_as_its_bytes_are(
 
 
 @pytest.mark.parametrize(
+    ("kind", "column", "value"),
+    [
+        ("json", "decimal(5, 2)", '{"a": %s}'),
+        ("json", "array<decimal(5, 2)>", '{"a": [%s]}'),
+        ("json", "struct<b: decimal(5, 2)>", '{"a": {"b": %s}}'),
+        ("csv", "decimal(5, 2)", "%s"),
+    ],
+)
+def test_a_decimal_with_more_digits_than_its_column_is_told(
+    kind: str, column: str, value: str
+) -> None:
+    # five digits as they are written, six and more at the column's scale
+    given = [(value % n).encode() for n in ("999.99", "1234.5", "1", "-1000", "12345", "-999.99")]
+    rows, bad = decoded(kind, f"a {column}", given)
+    assert [str(row["a"]).count("999.99") for row in rows] == [1, 0, 1]
+    assert sorted(bad) == [1, 3, 4]
+    assert bad[1].startswith("Decimal value 123450 does not fit in precision of decimal128(5, 2)")
+
+
+def test_an_avro_union_without_such_a_type_is_told() -> None:
+    pytest.importorskip("fastavro")
+    rows, bad = decoded("avro", avro_record(["null", "int"]), [b"\2\2", b"\x08\2"])
+    assert (rows, bad) == ([{"a": 1}], {1: "it names a place that its union or enum has not"})
+
+
+@pytest.mark.parametrize(
     ("kind", "given"),
     [
         ("int", b"\xff\xff\xff\xff\xff\xff\x01"),
