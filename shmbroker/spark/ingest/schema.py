@@ -204,16 +204,23 @@ def infer_json(documents: Iterable[Any]) -> pa.Schema:
 
     Whole numbers are bigint, others double (both in one column: double), what is always null is
     string. Where kinds differ otherwise, the most frequent one counts, and the others are bad
-    records then. Text stays string, dates too: name them in a schema.
+    records then. Text stays string, dates too: name them in a schema. Names that no column can have
+    are left out.
     """
     seen: dict[str, list[Any]] = {}
     for document in documents:
         if isinstance(document, dict):
             for name, value in document.items():
-                seen.setdefault(name, []).append(value)
+                if _is_name(name):
+                    seen.setdefault(name, []).append(value)
     if not seen:
         raise ConfigFault("no JSON object is among the first records: give a --schema")
     return pa.schema([(name, _kind_of(values)) for name, values in seen.items()])
+
+
+def _is_name(name: str) -> bool:
+    """Whether a column can have this name: not an empty one, nor half a surrogate pair."""
+    return bool(name) and not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _kind_of(values: Sequence[Any]) -> pa.DataType:
@@ -236,7 +243,8 @@ def _kind_of(values: Sequence[Any]) -> pa.DataType:
         for value in values:
             if isinstance(value, dict):
                 for name, each in value.items():
-                    inner.setdefault(name, []).append(each)
+                    if _is_name(name):
+                        inner.setdefault(name, []).append(each)
         if inner:
             return pa.struct([(name, _kind_of(each)) for name, each in inner.items()])
         return pa.string()
@@ -314,8 +322,11 @@ def _avro_fields(record: Mapping[str, Any], named: dict[str, Any], depth: int) -
         )
     try:
         named[record["name"]] = record
-        return [_avro_field(field, named, depth) for field in record["fields"]]
-    except (KeyError, TypeError, AttributeError) as error:
+        fields = [_avro_field(field, named, depth) for field in record["fields"]]
+        if not fields:
+            raise ConfigFault(f"Avro: the record {record['name']} has no fields")
+        return fields
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ConfigFault(f"this is not an Avro schema: {error!r} in {record}") from None
 
 

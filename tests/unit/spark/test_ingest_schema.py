@@ -80,6 +80,13 @@ def test_a_column_is_found_out(values: list, text: str) -> None:
     assert schemas.to_text(found) == f"a {text}"
 
 
+def test_names_that_no_column_can_have_are_not_found_out() -> None:
+    odd = {"": 1, "\ud800": 2}
+    found = schemas.infer_json([{"a": 1, "s": {"b": 1} | odd} | odd])
+    assert schemas.to_text(found) == "a bigint, s struct<b: bigint>"
+    assert schemas.parse(schemas.to_text(found)) == found
+
+
 def test_nothing_to_find_out_is_told() -> None:
     with pytest.raises(ConfigFault, match="give a --schema"):
         schemas.infer_json([1, [], None])
@@ -123,6 +130,16 @@ def test_avro_types_become_columns() -> None:
         (
             '{"type": "record", "name": "r", "fields": [{"name": "a", "type": ["null", "r"]}]}',
             "contains itself",
+        ),
+        (
+            '{"type": "record", "name": "r", "fields": [{"name": "a", "type": '
+            '{"type": "bytes", "logicalType": "decimal", "precision": 39}}]}',
+            "precision should be between 1 and 38",
+        ),
+        (
+            '{"type": "record", "name": "r", "fields": [{"name": "a", "type": '
+            '{"type": "record", "name": "e", "fields": []}}]}',
+            "the record e has no fields",
         ),
     ],
 )
