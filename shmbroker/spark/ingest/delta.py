@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from shmbroker.spark.ingest.plan import IngestPlan
 
 
+_RULES = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
+"""In the metadata of a column: what its values have to be."""
+
+
 def check_installed() -> None:
     """ConfigFault if the library is not there."""
     try:
@@ -45,13 +49,21 @@ def _check_goes_with(plan: IngestPlan, table: DeltaTable) -> None:
     from deltalake import Schema
 
     held = {field.name: field for field in table.schema().fields}
+    _check_rules(plan, table)
+    given = plan.given_columns()
     for field in Schema.from_arrow(plan.arrow_schema()).fields:
         if field.name not in held:
             raise ConfigFault(
                 f"the Delta table {plan.path} has no column {field.name}: add it there, or leave it"
                 " out of --schema"
             )
-        before = held.pop(field.name).type
+        column = held.pop(field.name)
+        before = column.type
+        if not column.nullable and field.name not in given:
+            raise ConfigFault(
+                f"the Delta table {plan.path} has the column {field.name} as NOT NULL, and this"
+                " ingest may have nulls for it: a column is NOT NULL where --schema says so"
+            )
         if before != field.type:
             raise ConfigFault(
                 f"the Delta table {plan.path} has the column {field.name} as {_type_text(before)},"
@@ -65,6 +77,22 @@ def _check_goes_with(plan: IngestPlan, table: DeltaTable) -> None:
         raise ConfigFault(
             f"the Delta table {plan.path} is partitioned by {', '.join(before_by) or 'nothing'}:"
             " --partition-by has to say the same"
+        )
+
+
+def _check_rules(plan: IngestPlan, table: DeltaTable) -> None:
+    """ConfigFault if the table wants of its writers what nobody does here: they add files, and
+    look at no row."""
+    configuration = table.metadata().configuration
+    rules = [name for name in configuration if name.startswith("delta.constraints.")]
+    if configuration.get("delta.columnMapping.mode", "none") != "none":
+        rules.append("delta.columnMapping.mode")
+    for field in table.schema().fields:
+        rules += [f"{field.name}: {name}" for name in _RULES if name in field.metadata]
+    if rules:
+        raise ConfigFault(
+            f"the Delta table {plan.path} has {rules[0]}, which an ingest can't keep: ingest into a"
+            " table of its own"
         )
 
 

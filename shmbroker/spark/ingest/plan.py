@@ -65,6 +65,14 @@ class IngestPlan(NamedTuple):
         columns += [pa.field(f"record_{name}", _RECORD_TYPES[name]) for name in self.record_columns]
         return pa.schema([field.with_nullable(True) for field in columns])
 
+    def given_columns(self) -> set[str]:
+        """The columns that have a value in each row."""
+        if self.values == values.RAW:
+            return set(RAW_COLUMNS) - {"key", "value"}
+        columns = values.columns_of(self.values, self.schema)
+        given = {field.name for field in columns if not field.nullable}
+        return given | {f"record_{name}" for name in self.record_columns if name != "key"}
+
     def check(self) -> None:
         """ConfigFault for what does not go together."""
         if self.format not in FORMATS:

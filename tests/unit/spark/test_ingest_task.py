@@ -310,3 +310,46 @@ def test_a_delta_table_of_other_columns_is_refused_and_stays_as_it_is(
         written(fewer, 0, records([value]))
     table = deltalake.DeltaTable(tmp_path).to_pyarrow_table()
     assert table.select(["n", "kind"]).to_pylist() == [{"n": 1, "kind": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("schema", "configuration", "metadata", "told"),
+    [
+        ("n int", {}, {}, "column n as NOT NULL"),
+        ("n int not null", {"delta.constraints.some": "n > 0"}, {}, "has delta.constraints.some,"),
+        ("n int not null", {}, {"delta.generationExpression": "1"}, "has n: delta.generationExpr"),
+    ],
+)
+def test_a_delta_table_that_wants_more_of_its_rows_is_refused(
+    tmp_path: Path,
+    schema: str,
+    configuration: dict[str, str],
+    metadata: dict[str, str],
+    told: str,
+) -> None:
+    import deltalake
+
+    plan = IngestPlan("id", "t", str(tmp_path), format="delta", values="json", schema=schema)
+    number = deltalake.schema.PrimitiveType("integer")
+    field = deltalake.Field("n", number, nullable=False, metadata=metadata)
+    table = deltalake.DeltaTable.create(tmp_path, deltalake.Schema([field]))
+    for name, rule in configuration.items():
+        table.alter.add_constraint({name.removeprefix("delta.constraints."): rule})
+    with pytest.raises(ConfigFault, match=told):
+        written(plan, 0, records([b'{"n": -1}', b"{}"][: 1 + ("null" not in schema)]))
+    assert deltalake.DeltaTable(tmp_path).to_pyarrow_table().num_rows == 0
+
+
+def test_a_delta_column_that_is_not_null_is_filled_by_one_that_is_not_null(tmp_path: Path) -> None:
+    import deltalake
+
+    plan = IngestPlan("id", "t", str(tmp_path), format="delta", values="json")
+    plan = plan._replace(schema="n int not null", record_columns=("offset",))
+    fields = [
+        deltalake.Field(name, deltalake.schema.PrimitiveType(kind), nullable=False)
+        for name, kind in (("n", "integer"), ("record_offset", "long"))
+    ]
+    deltalake.DeltaTable.create(tmp_path, deltalake.Schema(fields))
+    written(plan, 0, records([b'{"n": 1}']))
+    rows = deltalake.DeltaTable(tmp_path).to_pyarrow_table().to_pylist()
+    assert rows == [{"n": 1, "record_offset": 0}]
