@@ -36,6 +36,10 @@ _OWN_OPTIONS = {
 }
 """Options of the source, lower case: -o can't set them, as the checkpoint would not know."""
 
+_SECURITY = ("kafka.security.", "kafka.sasl.", "kafka.ssl.")
+"""So begin options that -o can't set either: all users of a host see command lines, and whoever
+writes dead letters needs them, too."""
+
 _ISOLATION = "kafka.isolation.level"
 
 
@@ -54,6 +58,8 @@ def check_usage(cluster: Cluster, given: dict[str, Any]) -> None:
         raise click.UsageError("-X is for librdkafka; here -o sets options of Spark's source.")
     for name in pairs(given["source_options"], "-o"):
         why = _OWN_OPTIONS.get(name.lower())
+        if name.lower().startswith(_SECURITY):
+            why = "TLS, user and password are those of --profile"
         if why:
             raise click.UsageError(f"-o can't set {name}: {why}.")
 

@@ -75,6 +75,8 @@ def test_a_mistyped_topic_leaves_nothing(ingest: Ingest, tmp_path: Path, words: 
         (["--from", "yesterday"], "'yesterday' is no moment"),
         (["-o", "startingOffsets=latest"], "--from does"),
         (["-o", "SUBSCRIBE=u"], "TOPIC names what is read"),
+        (["-o", "kafka.SASL.password=x"], "can't set kafka.SASL.password: TLS, user and password"),
+        (["-o", "kafka.security.protocol=SSL"], "are those of --profile"),
         (["--infer", "--schema", "n int"], "give one of them"),
     ],
 )
