@@ -33,22 +33,23 @@ RIGHTS = {
     "onlooker": AclOperation.DESCRIBE,
     "writer": AclOperation.WRITE,
 }
-TOPIC = "judged"
+TOPIC, WRITTEN = "judged", "written"
 WAYS = ("files", "auto", "fetch")
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    """A broker with a topic of ten records on which each user has one right."""
+    """A broker with a topic of ten records and an empty one; each user has one right on them."""
     words = ("--set", f"authorizer.class.name={STANDARD_AUTHORIZER}")
     with Broker(*words, "--set", "super.users=User:admin", users=USERS) as running:
         settings = running.client_settings("admin")
         admin = AdminClient(settings)
-        admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(60)
+        for future in admin.create_topics([NewTopic(t, 1, 1) for t in (TOPIC, WRITTEN)]).values():
+            future.result(60)
         acls = [
             AclBinding(
                 ResourceType.TOPIC,
-                TOPIC,
+                topic,
                 ResourcePatternType.LITERAL,
                 f"User:{user}",
                 "*",
@@ -56,6 +57,7 @@ def broker() -> Iterator[Broker]:
                 AclPermissionType.ALLOW,
             )
             for user, operation in RIGHTS.items()
+            for topic in (TOPIC, WRITTEN)
         ]
         for future in admin.create_acls(acls).values():
             future.result(60)
@@ -109,7 +111,7 @@ def test_a_writer_who_may_not_read_is_told_which_right_exactly_once_needs(
     monkeypatch.setattr(sink.TaskContext, "get", Task)
     schema = StructType().add("value", StringType())
     options = {f"kafka.{name}": text for name, text in broker.client_settings("writer").items()}
-    options["topic"] = TOPIC
+    options["topic"] = WRITTEN
 
     def written(**more: str) -> Any:
         writer = sink.StreamWriter(parse(options | more, is_stream=True), schema)

@@ -10,7 +10,7 @@ from shmbroker.client import cluster as cluster_module
 from shmbroker.client import faults, retries
 from shmbroker.client.addresses import parse_addresses
 from shmbroker.client.admin import ask
-from shmbroker.client.cluster import Cluster, Topic
+from shmbroker.client.cluster import NOT_SAID, Cluster, Topic
 from shmbroker.client.connection import Connection, Exchange
 from shmbroker.client.faults import (
     ClusterFault,
@@ -179,7 +179,13 @@ def cluster_of(monkeypatch: pytest.MonkeyPatch, **brokers: object) -> Cluster:
 def described(name: str = "t", error: int = 0, leaders: tuple[int, ...] = (1,)) -> dict:
     """A Metadata answer with one topic, and one more broker."""
     partitions = [{"partition_index": i, "leader_id": each} for i, each in enumerate(leaders)]
-    topic = {"name": name, "error_code": error, "is_internal": False, "partitions": partitions}
+    topic = {
+        "name": name,
+        "error_code": error,
+        "is_internal": False,
+        "partitions": partitions,
+        "topic_authorized_operations": NOT_SAID,
+    }
     return {"brokers": [{"node_id": 7, "host": "c", "port": 3}], "topics": [topic]}
 
 
