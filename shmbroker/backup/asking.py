@@ -44,6 +44,7 @@ class Listed(NamedTuple):
     """One partition, as its leader has listed it."""
 
     topic: str
+    leader_epoch: int
     log_start_offset: int
     high_watermark: int
     segments: list[ListedSegment]
@@ -110,7 +111,13 @@ class FamilyClient(BrokerClient):
         is_alone = len({topic.leader_of(index) for topic, index, _ in rows}) == 1
         times: list[tuple[int, int]] = []
         found = self._listed(rows, 0 if is_alone else stop_ms, times)
-        return found if is_alone or is_one_moment(times) else None
+        if not is_alone and not is_one_moment(times):
+            return None
+        # One that is new may have had records, and groups their offsets, before brokers looked.
+        places = {
+            (topic.topic_id, index) for topic in self._all_topics() for index in topic.partitions
+        }
+        return found if places <= found.keys() else None
 
     def _listed(
         self,
@@ -185,7 +192,9 @@ class FamilyClient(BrokerClient):
             refuse(answer["error_code"], "DescribeQuorum")
             (row,) = answer["topics"][0]["partitions"]
             refuse(row["error_code"], "DescribeQuorum")
-            directory = self.directories()[row["leader_id"]]
+            directory = self.directories().get(row["leader_id"])
+            if directory is None:
+                raise LaterFault(f"broker {row['leader_id']}, which has the controller, is down")
             reader = MetadataLogReader(os.path.join(directory, f"{_METADATA}-0"))
             try:
                 follower = MetadataFollower(reader, cluster_id)
@@ -207,6 +216,7 @@ def is_one_moment(times: Iterable[tuple[int, int]]) -> bool:
 def _listed(name: str, row: Message) -> Listed:
     return Listed(
         name,
+        row["leader_epoch"],
         row["log_start_offset"],
         row["high_watermark"],
         [

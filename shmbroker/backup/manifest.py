@@ -13,6 +13,7 @@ there when its manifest is, which is written last.
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from shmbroker import __version__
@@ -89,6 +90,30 @@ def segment_key(
     """The name of an object of a segment."""
     name = f"{base_offset:020}-{end_offset:020}-{size}-{crc:08x}.log"
     return f"{SEGMENTS}{topic_id}/{partition}/{name}"
+
+
+def size_in(key: str) -> int:
+    """The size that a segment's name tells; -1 of a name that is none."""
+    parts = key.rpartition("/")[2].split("-")
+    return int(parts[2]) if len(parts) == 4 and parts[2].isdigit() else -1
+
+
+def name_after(last: str, now_ms: int) -> str:
+    """The name of a backup of this time. Names tell the order: where the clock has gone back, it
+    follows that of the last one."""
+    name = _name(now_ms)
+    if name > last:
+        return name
+    try:
+        at = datetime.strptime(last, "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=UTC)
+    except ValueError:
+        return name  # somebody's own file
+    return _name(round(at.timestamp() * 1000) + 1)
+
+
+def _name(time_ms: int) -> str:
+    at = datetime.fromtimestamp(time_ms / 1000, UTC)
+    return f"{at:%Y%m%dT%H%M%S}.{time_ms % 1000:03}Z"
 
 
 def encode(backup: Backup) -> bytes:

@@ -122,7 +122,7 @@ def restore(
     _prepare(directory)
     image = _image(store, backup, directory)
     nodes = replicas or max(
-        (len(row.replicas) for topic in image.topics_by_id.values() for row in topic.partitions),
+        (_count(row) for topic in image.topics_by_id.values() for row in topic.partitions),
         default=1,
     )
     ids = {node: random_uuid() for node in range(1, nodes + 1)}
@@ -247,7 +247,7 @@ def placed(
     for topic in image.topics_by_id.values():
         partitions = []
         for old in topic.partitions:
-            count = min(replicas or len(old.replicas), len(nodes))
+            count = min(replicas or _count(old), len(nodes))
             chosen = tuple(nodes[(turn + at) % len(nodes)] for at in range(count))
             turn += 1
             partitions.append(
@@ -269,6 +269,11 @@ def placed(
         if resource[0] != BROKER_RESOURCE or resource[1] in ("", *map(str, nodes))
     }
     return made
+
+
+def _count(partition: PartitionImage) -> int:
+    """How many replicas it has, or will have when its reassignment is done."""
+    return len(partition.replicas) - len(partition.removing_replicas)
 
 
 def _fitting(values: Mapping[str, str], replicas: int) -> dict[str, str]:

@@ -17,7 +17,6 @@ Memory: one manifest, the one before, and the list of the cut. Bytes are never h
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from shmbroker import clock
@@ -47,6 +46,8 @@ if TYPE_CHECKING:
     from shmbroker.tier.object_store import ObjectStore
 
 PARTITIONS_AT_ONCE = 100
+CUTS_MAX = 5
+"""How often the cut is done again for topics that are made anew meanwhile."""
 PIECE_BYTES = 4 << 20
 DELETED_AT_ONCE = 1000
 
@@ -84,8 +85,11 @@ class Taking:
         """The objects of the backup before, and finished ones of this, by (topic id, partition,
         base, size, inode)."""
         self._there: set[str] = set()
-        """Keys that the store is known to have."""
+        """Keys that the store has, by its own word."""
+        self._last_name = ""
         self._early: dict[Place, list[SegmentObject]] = {}
+        self._early_epochs: dict[Place, int] = {}
+        """The epochs of the leaders that have listed those."""
         self._done = self._expected = 0
         self._stored = self._stored_bytes = self._linked = self._kept = 0
 
@@ -95,12 +99,19 @@ class Taking:
             self._store.sweep(manifest.SEGMENTS)
             self._look_back()
             self._store_finished()
-            rows = [self._rest(place, listed) for place, listed in sorted(self._cut().items())]
-            image, timestamp_ms = self._client.image(self._cluster_id)
-            return self._finish(rows, image, timestamp_ms)
+            for _ in range(CUTS_MAX):
+                rows = [self._rest(place, listed) for place, listed in sorted(self._cut().items())]
+                image, timestamp_ms = self._client.image(self._cluster_id)
+                if not _is_any_made_anew(rows, image):
+                    return self._finish(rows, image, timestamp_ms)
+        raise ClusterFault("topics are deleted and made again all the time; try again later")
 
     def _look_back(self) -> None:
-        for name in reversed(manifest.names(self._store)):
+        sizes = dict(self._store.list_objects(manifest.SEGMENTS))
+        self._there = {key for key, size in sizes.items() if size >= manifest.size_in(key)}
+        names = manifest.names(self._store)
+        self._last_name = names[-1] if names else ""
+        for name in reversed(names):
             try:
                 before = manifest.load(self._store, name)
             except CorruptFault:
@@ -112,7 +123,8 @@ class Taking:
                 )
             for row in before.partitions:
                 for each in row.segments:
-                    self._there.add(each.key)
+                    if each.key not in self._there:
+                        continue  # somebody has removed it: it is stored again
                     about = row.topic_id, row.partition, each.base_offset, each.size, each.inode
                     self._known[about] = each
             return
@@ -129,6 +141,7 @@ class Taking:
             listed = self._client.list_held(set(places[at : at + PARTITIONS_AT_ONCE]))
             # The last one is written to, or will not be the last when it is asked for again.
             finished = {place: found.segments[:-1] for place, found in listed.items()}
+            self._early_epochs |= {place: found.leader_epoch for place, found in listed.items()}
             self._expect(finished.values())
             for place, segments in finished.items():
                 early = self._early[place] = []
@@ -159,12 +172,20 @@ class Taking:
                 self._early[place] = []
 
     def _is_parted(self, place: Place, listed: Listed) -> bool:
-        """Whether something is missing between what was stored early and what is listed: another
-        replica leads since, whose segments begin elsewhere, and one of the early ones straddles."""
+        """Whether what was stored early and what is listed don't go together: another replica leads
+        since, whose segments begin elsewhere, and one of the early ones straddles; or which did not
+        have all of them, as after an unclean election."""
+        early = self._early.get(place, ())
+        if not early:
+            return False
+        epoch = self._early_epochs[place]
+        if listed.leader_epoch != epoch:
+            later = [start for each, start in _epochs(listed) if each > epoch]
+            if later and min(later) < early[-1].end_offset:
+                return True
         if not listed.segments or listed.segments[0].base_offset <= listed.log_start_offset:
             return False
         first = listed.segments[0].base_offset
-        early = self._early.get(place, ())
         return any(each.base_offset < first < each.end_offset for each in early)
 
     # --- C -------------------------------------------------------------------------------------
@@ -260,7 +281,7 @@ class Taking:
         self, rows: list[PartitionBackup], image: MetadataImage, timestamp_ms: int
     ) -> Taken:
         now_ms = clock.now_ms()
-        name = f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%S}.{now_ms % 1000:03}Z"
+        name = manifest.name_after(self._last_name, now_ms)
         content = b"".join(image_snapshot(image, timestamp_ms, now_ms))
         crc = crc32c(content)
         key = f"{manifest.METADATA}{name}-{crc:08x}.checkpoint"
@@ -281,6 +302,16 @@ class Taking:
         self._store.put(f"{manifest.BACKUPS}{name}.json", manifest.encode(backup))
         self._progress(self._done, self._done)
         return Taken(backup, self._stored, self._stored_bytes, self._linked, self._kept)
+
+
+def _is_any_made_anew(rows: Iterable[PartitionBackup], image: MetadataImage) -> bool:
+    """Whether a topic has another id since the cut: groups have offsets in it there, which are
+    beyond what is in the new one."""
+    names = {row.topic: row.topic_id for row in rows}
+    return any(
+        topic.name in names and topic_id.hex() != names[topic.name]
+        for topic_id, topic in image.topics_by_id.items()
+    )
 
 
 def _epochs(listed: Listed) -> tuple[tuple[int, int], ...]:

@@ -13,8 +13,10 @@ import click
 from shmbroker import clock
 from shmbroker.cli.client import Cluster, cluster_options, json_option
 from shmbroker.cli.hints import HintingGroup
+from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.output import print_json, print_list
 from shmbroker.client.faults import NAME_DIRECTORY, RUN_AS_OWNER, told_in
+from shmbroker.errors import CorruptFault
 
 TARGET = "DIR|s3://…"
 S3_OPTIONS = (
@@ -81,6 +83,7 @@ def command() -> None:
     shmbroker backup /backup/kafka
     shmbroker backup s3://bucket/kafka
     shmbroker backup list /backup/kafka
+    shmbroker backup verify /backup/kafka
     shmbroker backup prune /backup/kafka --keep 7
 
     To be run on the broker's host, as its user. Finished segments are hard links where the
@@ -185,18 +188,79 @@ def list_(target: str, s3_endpoint: str | None, s3_region: str | None, as_json: 
     from shmbroker.backup.target import open_target
 
     store = open_target(target, s3_endpoint, s3_region)
-    rows = [_row(manifest.load(store, name)) for name in manifest.names(store)]
+    rows, faults = [], []
+    for name in manifest.names(store):
+        try:
+            rows.append(_row(manifest.load(store, name)))
+        except CorruptFault as fault:
+            faults.append(str(fault))
     if as_json:
         print_json(rows)
-        return
-    print_list(
-        ("BACKUP", "PARTITIONS", "SEGMENTS", "SIZE"),
-        [
-            (row["name"], row["partitions"], row["segments"], size_text(row["bytes"]))
-            for row in rows
-        ],
-        "no backup",
-    )
+    else:
+        print_list(
+            ("BACKUP", "PARTITIONS", "SEGMENTS", "SIZE"),
+            [
+                (row["name"], row["partitions"], row["segments"], size_text(row["bytes"]))
+                for row in rows
+            ],
+            "no backup",
+        )
+    if faults:
+        raise CommandFault("; ".join(faults))
+
+
+@command.command()
+@click.argument("target", metavar=TARGET)
+@click.option("--backup", "name", metavar="NAME", help="Which one.  [default: all]")
+@s3_options
+@json_option
+def verify(
+    target: str, name: str | None, s3_endpoint: str | None, s3_region: str | None, as_json: bool
+) -> None:
+    """Read all that backups need, and compare it with their checksums.
+
+    \b
+    shmbroker backup verify /backup/kafka
+
+    What is damaged or missing is told for each backup that needs it; then the exit status is 1.
+    Remove what is damaged: the next backup stores again what the family still has. Needs no broker.
+    """
+    from shmbroker.backup import manifest
+    from shmbroker.backup.target import open_target, url_of
+    from shmbroker.backup.verifying import stray
+    from shmbroker.backup.verifying import verify as check
+
+    store = open_target(target, s3_endpoint, s3_region)
+    names = [name] if name else manifest.names(store)
+    if not names:
+        raise CommandFault(f"there is no whole backup in {url_of(store)}")
+    progress = Progress()
+    try:
+        verdicts = check(store, names, progress)
+    finally:
+        progress.end()
+    left = stray(store)
+    if as_json:
+        print_json(
+            {
+                "backups": [each._asdict() for each in verdicts],
+                "stray": left and left._asdict(),
+            }
+        )
+    else:
+        for each in verdicts:
+            told = f"{len(each.faults)} faults" if each.faults else "ok"
+            click.echo(f"{each.name}  {each.objects} objects, {size_text(each.bytes)}: {told}")
+            for fault in each.faults:
+                click.echo(f"  {fault}")
+        if left and left.objects:
+            click.echo(
+                f"{left.objects} objects of {size_text(left.bytes)} are of no backup; "
+                "`shmbroker backup prune` removes them"
+            )
+    bad = sum(1 for each in verdicts if each.faults)
+    if bad:
+        raise CommandFault(f"{bad} of {len(verdicts)} backups can't be restored as they were")
 
 
 @command.command()
@@ -260,7 +324,6 @@ def restore(
     from shmbroker.backup import manifest
     from shmbroker.backup.restoring import restore as put_back
     from shmbroker.backup.target import open_target, url_of
-    from shmbroker.cli.outcome import CommandFault
     from shmbroker.processes.data_access import private
 
     store = open_target(source, s3_endpoint, s3_region)

@@ -322,8 +322,12 @@ def test_log_that_is_compacted_meanwhile_has_the_last_value_of_each_key(tmp_path
         writer.check(restored)
 
 
-def test_log_that_is_compacted_meanwhile_does_not_bring_a_deleted_key_back(tmp_path: Path) -> None:
-    """The tombstone comes after the record has been stored early, and is gone before the cut.
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_log_that_is_compacted_meanwhile_does_not_bring_a_deleted_key_back(
+    tmp_path: Path, policy: str
+) -> None:
+    """The tombstone comes after the record has been stored early, and is gone before the cut, at
+    which nothing may compact the log any more.
 
     Each segment is more than half full, so that compaction joins none with another.
     """
@@ -352,6 +356,10 @@ def test_log_that_is_compacted_meanwhile_does_not_bring_a_deleted_key_back(tmp_p
             write("deleted", None)
             fill("ghijklm")
             wait_until(is_gone, "the tombstone's end", 60)
+            row = {"name": "cleanup.policy", "config_operation": 0, "value": policy}
+            resource = {"resource_type": 2, "resource_name": test_compaction.TOPIC}
+            body = {"resources": [resource | {"configs": [row]}], "validate_only": False}
+            client.ask("IncrementalAlterConfigs", 1, body)
 
         take(broker, tmp_path / "backups", meanwhile)
         assert len(list(log.glob("*.log"))) > 2
@@ -386,10 +394,10 @@ def test_backup_that_is_interrupted_anywhere_is_none(
     filled: tuple[Broker, RawClient], tmp_path: Path
 ) -> None:
     broker, _ = filled
-    root = str(tmp_path / "backups")
     with FamilyClient(Asking(broker.address), str(broker.data)) as client:
         fatal = 0
         while True:
+            root = str(tmp_path / f"backups-{fatal}")  # else it has what the one before has left
             try:
                 Taking(client, Failing(root, fatal), client.cluster_id(), copies=True).run()
                 break
@@ -472,6 +480,15 @@ def test_commands_tell_what_they_do(filled: tuple[Broker, RawClient], tmp_path: 
     assert '"stored": 0' in run("backup", target, "--json")
     assert len(run("backup", "list", target).splitlines()) == 3
     assert "2.9 MiB" in run("backup", "list", target)
+    assert run("backup", "verify", target).count(": ok\n") == 2
+    names = manifest.names(DirectoryStore(target))
+    first = tmp_path / "backups" / "backups" / f"{names[0]}.json"
+    whole = first.read_bytes()
+    first.write_bytes(whole[:-1])
+    assert f"1: shmbroker: the backup {names[0]} can't be used" in run("backup", "list", target)
+    assert "1 of 2 backups can't be restored" in run("backup", "verify", target)
+    assert run("backup", "verify", target, "--backup", names[1], "--json").startswith("{")
+    first.write_bytes(whole)
     assert " removed\n" in run("backup", "prune", target, "--keep", "1")
     told = run("restore", target, "--data", str(tmp_path / "data"))
     assert f"Serve it with: shmbroker serve --data {tmp_path / 'data'}" in told

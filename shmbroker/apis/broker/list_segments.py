@@ -15,10 +15,11 @@ files go when the disk reserve is used, and with the death of their I/O broker. 
 them for HOLD_MS_MAX at most.
 
 For a backup, since version 1: `first_offset` leaves out the segments that end at or before it, but
-for a compacted log: what was there when the caller stored them may be compacted since, and so may a
-tombstone or a marker be gone that came later and was about a record in them. A new leader that does
-not know yet how far the one before had got answers OFFSET_NOT_AVAILABLE, which is asked again: what
-lies beyond its high watermark may be committed, and would be missing in the backup.
+for a log that is or was compacted: what was there when the caller stored them may be compacted
+since, and so may a tombstone or a marker be gone that came later and was about a record in them. A
+new leader that does not know yet how far the one before had got answers OFFSET_NOT_AVAILABLE, which
+is asked again: what lies beyond its high watermark may be committed, and would be missing in the
+backup.
 `stop_ms` above 0: the whole broker stands still from the moment at which it looked (`looked_ns`, by
 the monotonic clock, which all processes of a host share) until `stopped_until_ns`. Where the times
 of several brokers overlap, what they have listed is the family as it was at one moment.
@@ -61,7 +62,8 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
                 found["error_code"] = error_codes.OFFSET_NOT_AVAILABLE
                 continue
             log = partition.log
-            first_offset = 0 if log.config.is_compacted else asked.get("first_offset", 0)
+            is_dense = log.cleaned_offset == 0 and not log.config.is_compacted
+            first_offset = asked.get("first_offset", 0) if is_dense else 0
             if body["hold_ms"] > 0:
                 until_ms = broker.steady_ms() + min(body["hold_ms"], HOLD_MS_MAX)
                 hold(log, asked["hold_start_offset"], asked["hold_end_offset"], until_ms)

@@ -12,6 +12,7 @@ from shmbroker.backup.manifest import Backup, PartitionBackup, SegmentObject
 from shmbroker.backup.restoring import placed, restore
 from shmbroker.backup.taking import prune
 from shmbroker.backup.target import LOCK, Lock, open_target, put_open_file, url_of
+from shmbroker.backup.verifying import stray, verify
 from shmbroker.controller.raft.snapshots import image_snapshot
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import ConfigFault, CorruptFault
@@ -110,6 +111,16 @@ def test_partitions_are_put_on_brokers_from_one_on(replicas: int | None) -> None
     assert image.configs[BROKER_RESOURCE, ""] == {"min.insync.replicas": str(min(count, 2))}
     assert (BROKER_RESOURCE, "7") not in image.configs
     assert (image.offset, image.epoch, image.next_producer_id) == (500, 4, 3000)
+
+
+def test_partition_that_is_moved_gets_the_replicas_that_it_will_have() -> None:
+    image = image_of((3, 5, 7))
+    moved = PartitionImage(0, (3, 5, 7), (3, 5), 3, 5, 9, (bytes(16),) * 3, (7, 5), (3, 5))
+    topic = TopicImage("t", TOPIC_ID, (moved,))
+    image.topics_by_id[TOPIC_ID] = image.topics_by_name["t"] = topic
+    directories = {node: bytes([node] * 16) for node in range(1, 4)}
+    (row,) = placed(image, directories, None).topics_by_name["t"].partitions
+    assert len(row.replicas) == 1
 
 
 def test_restored_directories_hold_what_the_backup_says(tmp_path: Path) -> None:
@@ -212,6 +223,40 @@ def test_damaged_metadata_is_not_restored(tmp_path: Path) -> None:
     store.put(backup.metadata_key, b"other")
     with pytest.raises(CorruptFault, match="is damaged: restore another"):
         restore(store, backup, str(tmp_path / "data"))
+
+
+def test_damage_is_told_of_each_backup_that_has_it(tmp_path: Path) -> None:
+    store = open_target(str(tmp_path), None, None)
+    backups = [stored(store, name) for name in ("one", "two")]
+    key = backups[0].partitions[0].segments[0].key
+    asked: list[tuple[int, int]] = []
+
+    def faults() -> list[list[str]]:
+        found = verify(store, manifest.names(store), lambda *both: asked.append(both))
+        return [each.faults for each in found]
+
+    assert faults() == [[], []]
+    assert asked[-1][0] == asked[-1][1] == len(BATCH) + sum(each.metadata_size for each in backups)
+    assert stray(store) == (0, 0)
+    for at in (0, 30, len(BATCH) - 1):
+        data = bytearray(BATCH)
+        data[at] ^= 1
+        store.put(key, data)
+        assert faults() == [[f"{key} is damaged: its checksum is wrong"]] * 2
+    store.put(key, BATCH[:-1])
+    told = f"{key} is damaged: it ends at {len(BATCH) - 1}, and had {len(BATCH)} bytes"
+    assert faults() == [[told]] * 2
+    store.put(key, BATCH + b"later")  # a link to a file that has grown
+    assert faults() == [[], []]
+    store.delete([key, "metadata/two"])
+    assert faults() == [[f"{key} is missing"], ["metadata/two is missing", f"{key} is missing"]]
+    store.put("segments/strange", b"12345")
+    assert stray(store) == (1, 5)
+    store.put("backups/two.json", b"garbage")
+    assert faults()[1] == [
+        "the backup two can't be used: invalid literal for int() with base 16: b'garbage'"
+    ]
+    assert stray(store) is None
 
 
 def test_nothing_is_pruned_where_a_backup_to_keep_is_damaged(tmp_path: Path) -> None:
