@@ -324,23 +324,42 @@ def _index(
     """Make all that is derived from a log's batches; where it ends, and whether offsets are missing
     in it though nothing compacts it now.
 
-    What was there has been compared with the backup: a gap is compaction's.
+    What was there has been compared with the backup: a gap is compaction's. Where it has left
+    nothing at an end of the log, an empty segment says where that is, as it was.
     """
-    log = PartitionLog.open(
-        directory,
-        LogConfig({**settings, "cleanup.policy": "compact"}),
-        file_ids=itertools.count(1),
-        clean=False,
-        log_start_offset=row.log_start_offset,
-        decided_below=NO_LIMIT if is_alone else row.high_watermark,
-        is_only_replica=is_alone,
-        now_ms=clock.now_ms(),
-    )
+
+    def opened() -> PartitionLog:
+        return PartitionLog.open(
+            directory,
+            LogConfig({**settings, "cleanup.policy": "compact"}),
+            file_ids=itertools.count(1),
+            clean=False,
+            log_start_offset=row.log_start_offset,
+            decided_below=NO_LIMIT if is_alone else row.high_watermark,
+            is_only_replica=is_alone,
+            now_ms=clock.now_ms(),
+        )
+
+    first = row.segments[0].base_offset if row.segments else row.log_start_offset
+    is_tiered = settings.get("remote.storage.enable") == "true"
+    begins_empty = row.log_start_offset < first and not is_tiered  # else the store has that
+    if begins_empty:
+        _make_empty(directory, row.log_start_offset)
+    log = opened()
+    ends_empty = log.log_end_offset < row.high_watermark
+    if ends_empty:
+        log.close(clean=True)
+        _make_empty(directory, row.high_watermark)
+        log = opened()
     is_compacted = "compact" in settings.get("cleanup.policy", "")
-    has_gaps = not is_compacted and _has_gaps(log)
+    has_gaps = not is_compacted and (begins_empty or ends_empty or _has_gaps(log))
     end_offset = log.log_end_offset
     log.close(clean=True)
     return end_offset, has_gaps
+
+
+def _make_empty(directory: str, base_offset: int) -> None:
+    open(f"{directory}/{file_name(base_offset, LOG)}", "xb").close()
 
 
 def _has_gaps(log: PartitionLog) -> bool:

@@ -36,6 +36,7 @@ from shmbroker.records.batch import encode_batch
 from shmbroker.records.batch_layout import BATCH_HEADER, H_BASE_OFFSET
 from shmbroker.records.end_marker import EndMarker, encode_marker
 from shmbroker.tier.object_store import ObjectStore
+from shmbroker.tools import log_verify
 
 TOPIC_ID = bytes(range(16))
 ACL_ID = b"a" * 16
@@ -62,8 +63,14 @@ def image_of(replicas: tuple[int, ...]) -> MetadataImage:
     return image
 
 
-def stored(store: ObjectStore, name: str = "one", *batches: bytes | bytearray) -> Backup:
-    """A backup of one partition, of which the log begins within its segment."""
+def stored(
+    store: ObjectStore,
+    name: str = "one",
+    *batches: bytes | bytearray,
+    start: int = 7,
+    end: int | None = None,
+) -> Backup:
+    """A backup of one partition with one segment."""
     log = b"".join(batches or (BATCH,))
     end_offset = BATCH_HEADER.unpack_from((batches or (BATCH,))[-1])[H_BASE_OFFSET] + 1
     content = b"".join(image_snapshot(image_of((3, 5, 7)), 1, 1))
@@ -72,7 +79,8 @@ def stored(store: ObjectStore, name: str = "one", *batches: bytes | bytearray) -
     store.put(key, log)
     store.put(f"metadata/{name}", content)
     segment = SegmentObject(key, len(log), crc, 7, end_offset, 1, 1)
-    row = PartitionBackup("t", TOPIC_ID.hex(), 2, 6, end_offset, ((3, 7),), (segment,))
+    end = end_offset if end is None else end
+    row = PartitionBackup("t", TOPIC_ID.hex(), 2, start, end, ((3, 7),), (segment,))
     size, crc = len(content), crc32c(content)
     backup = Backup(name, "cluster", 1, f"metadata/{name}", size, crc, 500, 4, (row,))
     store.put(f"backups/{name}.json", manifest.encode(backup))
@@ -134,7 +142,7 @@ def test_restored_directories_hold_what_the_backup_says(tmp_path: Path) -> None:
         assert (directory / "t-2" / f"{7:020}.log").read_bytes() == BATCH
         assert (directory / "t-2" / "leader-epoch-checkpoint").read_text() == "0\n1\n3 7\n"
         assert read_offsets(f"{directory}/{HIGH_WATERMARK}") == {("t", 2): 8}
-        assert read_offsets(f"{directory}/{LOG_START_OFFSET}") == {("t", 2): 6}
+        assert read_offsets(f"{directory}/{LOG_START_OFFSET}") == {}
         assert (directory / "t-0").is_dir()
     assert not (tmp_path / "data" / ".restoring").exists()
     reader = MetadataLogReader(str(tmp_path / "data" / "node-1" / "__cluster_metadata-0"))
@@ -169,7 +177,6 @@ def test_start_on_what_was_restored_scans_nothing(
             file_ids=itertools.count(1),
             clean=place.is_clean,
             recovery_point=place.recovery_points["t", 2],
-            log_start_offset=place.log_start_offsets["t", 2],
             cleaned_offset=place.cleaned_offset(("t", 2)),
         )
         assert (log.log_end_offset, log.cleaned_offset) == (14, 14)
@@ -181,6 +188,35 @@ def test_start_on_what_was_restored_scans_nothing(
         log.close(clean=False)
         place.close()
     assert not scanned
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+@pytest.mark.parametrize(("start", "end"), [(0, 8), (7, 20), (3, 20)])
+def test_log_begins_and_ends_where_it_did_though_nothing_is_there(
+    tmp_path: Path, start: int, end: int, policy: str
+) -> None:
+    """Compaction has emptied its first segment, or its last one before the one that is written to:
+    no committed offset is before the log, and none is given twice."""
+    store = open_target(str(tmp_path / "backups"), None, None)
+    restore(store, stored(store, start=start, end=end), str(tmp_path / "data"), 1)
+    assert [each.fault for each in log_verify.verify(str(tmp_path / "data")) if each.fault] == []
+    for is_clean in (True, False):
+        place = LogDirectory.open(f"{tmp_path}/data/node-1", 1, "cluster")
+        log = PartitionLog.open(
+            f"{place.path}/t-2",
+            LogConfig({"cleanup.policy": policy}),
+            file_ids=itertools.count(1),
+            clean=is_clean,
+            recovery_point=place.recovery_points["t", 2] if is_clean else 0,
+            log_start_offset=place.log_start_offsets.get(("t", 2), 0),
+            cleaned_offset=place.cleaned_offset(("t", 2)),
+            is_only_replica=True,
+        )
+        assert (log.log_start_offset, log.log_end_offset) == (start, end)
+        segment, position, length = log.read(7, 1 << 20, end)
+        assert segment.read_bytes(position, length) == BATCH
+        log.close(clean=False)
+        place.close()
 
 
 def test_aborted_transactions_are_known_after_a_restore(tmp_path: Path) -> None:
