@@ -116,6 +116,14 @@ class _BucketLock:
         self._count = 0
         self._tag = ""
         self._next_s = 0.0
+        try:
+            self._take()
+        except StoreFault:
+            self.release()  # it may be there all the same: only the answer has not come
+            raise
+
+    def _take(self) -> None:
+        store, where = self._store, self._where
         if self._put(None):
             return
         try:
@@ -159,7 +167,7 @@ class _BucketLock:
     def release(self) -> None:
         """Let others begin; a store that does not answer lets them when the time is over."""
         with contextlib.suppress(StoreFault):
-            if self._store.look(LOCK)[1] == self._tag:
+            if self._store.look(LOCK)[0].startswith(self._owner.encode()):
                 self._store.delete([LOCK])
 
 

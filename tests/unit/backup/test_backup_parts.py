@@ -35,7 +35,7 @@ from shmbroker.metadata.security_image import Acl
 from shmbroker.records.batch import encode_batch
 from shmbroker.records.batch_layout import BATCH_HEADER, H_BASE_OFFSET
 from shmbroker.records.end_marker import EndMarker, encode_marker
-from shmbroker.tier.object_store import ObjectStore
+from shmbroker.tier.object_store import ObjectStore, StoreFault
 from shmbroker.tools import log_verify
 
 TOPIC_ID = bytes(range(16))
@@ -423,6 +423,28 @@ def test_put_that_was_repeated_holds_the_lock(
 
     monkeypatch.setattr(type(store), "put_if", twice)
     with Lock(store) as lock:
+        lock.keep()
+    assert LOCK not in {key for key, _ in store.list_objects("")}
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_lock_of_which_the_answer_is_lost_does_not_stay(
+    s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    """At its first PUT, or where it is renewed: nobody would begin for a quarter of an hour."""
+    store = bucket(s3_endpoint, f"lost-{lost}")
+    put_if = type(store).put_if  # type: ignore[attr-defined]
+    count = itertools.count(1)
+
+    def put(self: object, key: str, data: bytes, tag: str | None) -> str | None:
+        found: str | None = put_if(self, key, data, tag)
+        if next(count) == lost:
+            raise StoreFault("no answer")
+        return found
+
+    monkeypatch.setattr(type(store), "put_if", put)
+    monkeypatch.setattr(target, "EXPIRY_S", 0.0)
+    with pytest.raises(StoreFault, match="no answer"), Lock(store) as lock:
         lock.keep()
     assert LOCK not in {key for key, _ in store.list_objects("")}
 
