@@ -175,10 +175,10 @@ class Replication:
     def on_leadership(self, partition: Partition, image: PartitionImage) -> None:
         """Lead it, or follow who does, as the metadata says (a `PartitionImage`)."""
         before, was_leader = partition.leader_id, partition.is_leader
-        in_sync = partition.in_sync_replicas
+        in_sync, replicas = partition.in_sync_replicas, partition.replicas
         partition.on_leadership(self.broker_id, image)
-        if len(image.replicas) == 1:
-            return
+        if len(image.replicas) == 1 and len(replicas) < 2:
+            return  # nobody follows it or waits for a follower: a start may have thousands of them
         if partition.is_leader:
             self.fetcher.unfollow(partition.key)
             told = self.siblings.get(before)
