@@ -390,8 +390,8 @@ class ReplicaFetcher:
             if at > start:
                 self.copied_bytes += at - start
                 self._on_appended(partition)
-        if is_gap:
-            self._on_gap(partition)
+            if is_gap:
+                self._on_gap(partition)
         return True
 
     def _refuse(self, row: CopiedRow, why: str) -> bool:

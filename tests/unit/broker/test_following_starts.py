@@ -1,8 +1,11 @@
 """Where the logs of followers begin: behind deletions, gaps and what their leader has."""
 
-from three_brokers import settle
+from three_brokers import later, settle
 
+from shmbroker.broker.replication.followed import STORAGE_RETRY_MS
+from shmbroker.errors import StorageFault
 from shmbroker.log.config import LogConfig
+from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.raised_start import find_raised
 from shmbroker.log.retention import delete_records
 from shmbroker.log.retiring import delete_local_before, delete_segments_before
@@ -175,3 +178,29 @@ def test_gaps_of_compaction_are_taken_over(nodes):
     assert nodes[1].partition.log.log_end_offset == 11
     assert nodes[1].gaps == [nodes[1].partition]
     assert nodes[1].content() == leader.content()
+
+
+def test_a_gap_is_named_though_the_disk_is_full_behind_it(nodes, monkeypatch):
+    """Read again, what follows has none: it would never be named."""
+    leader, follower, _ = nodes
+    leader.lead(1, 0, (1,))
+    leader.append(b"a")
+    leader.partition.log.skip_to(10)
+    leader.append(b"b")
+    leader.append(b"c")
+    log = follower.partition.log
+    append, is_refused = PartitionLog.append, iter((False, False, True))
+
+    def maybe_append(*arguments):
+        if next(is_refused, False):
+            raise StorageFault("no space")
+        append(*arguments)
+
+    monkeypatch.setattr(PartitionLog, "append", maybe_append)
+    follower.is_full = True
+    follower.lead(1, 0, (1,))
+    settle(nodes)
+    assert (log.log_end_offset, follower.gaps) == (11, [follower.partition])
+    later(nodes, STORAGE_RETRY_MS)
+    assert log.log_end_offset == 12
+    assert follower.content() == leader.content()
