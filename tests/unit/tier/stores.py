@@ -50,6 +50,8 @@ class MemoryStore:
                 yield key, len(self.objects[key])
 
     def list_directories(self, prefix: str) -> Iterator[str]:
+        if self.is_down:
+            raise StoreFault("the store is down")
         found = {key[len(prefix) :].split("/")[0] for key in self.objects if key.startswith(prefix)}
         yield from sorted(found)
 

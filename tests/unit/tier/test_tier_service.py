@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import queue
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from shmbroker.crc32c import crc32c
+from shmbroker.log.config import LogConfig
+from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.transaction_index import AbortedTransaction, encode_entries
 from shmbroker.metadata.changes import ConfigChanged, MetadataChange, TopicDeleted
 from shmbroker.metadata.image import TOPIC_RESOURCE, MetadataImage, TopicImage
+from shmbroker.records.batch import encode_batch
 from shmbroker.tier.manifest import (
     LEADER_EPOCHS,
     MANIFEST,
+    TXN_INDEX,
     PartitionName,
     encode_manifest,
     partition_prefix,
@@ -25,6 +32,7 @@ from shmbroker.tier.manifest import (
 from shmbroker.tier.remote_log import RemoteSegment
 from shmbroker.tier.service import LINE_INTERVAL_S, RETRY_S, TierService
 from shmbroker.tier.store_workers import Body, answer_of
+from shmbroker.wire.api_keys import TIER_ABORTED, TIER_DELETE, TIER_FETCH, TIER_FIND
 from shmbroker.wire.error_codes import (
     CORRUPT_MESSAGE,
     KAFKA_STORAGE_ERROR,
@@ -38,6 +46,8 @@ TOPIC_ID = bytes(range(16))
 PLACE = {"topic": "t", "topic_id": TOPIC_ID, "partition": 0}
 TOPIC = topic_prefix(CLUSTER, "t", TOPIC_ID)
 PREFIX = partition_prefix(CLUSTER, PartitionName("t", TOPIC_ID, 0))
+STEM = f"{PREFIX}{stem_of(0, 10, 0)}"
+ABORTED = AbortedTransaction(7, 1, 5, 0)
 
 
 def image_of(*, switch: str | None) -> MetadataImage:
@@ -310,3 +320,104 @@ def test_what_was_known_where_a_copy_ends_is_read(process: Process) -> None:
     assert state(8)["error_code"] == CORRUPT_MESSAGE
     process.store.is_down = True
     assert state(8)["error_code"] == KAFKA_STORAGE_ERROR
+
+
+@pytest.fixture
+def copied(process: Process, tmp_path: Path) -> Iterator[Process]:
+    """One that has copied a segment of ten records, of the times 1000 to 1009."""
+    log = PartitionLog.open(str(tmp_path / "t-0"), LogConfig(), file_ids=itertools.count(1))
+    for at in range(10):
+        batch = encode_batch([(1000 + at, None, b"value", ())], base_offset=at, leader_epoch=0)
+        log.append(memoryview(batch), 0, 1000 + at, 0, 1)
+    log.roll(1)
+    segment = log.segments[0]
+    process.load()
+    copy = RemoteSegment(0, 10, 0, segment.size, segment.max_timestamp)
+    asked = Asked()
+    body = {**PLACE, **copy._asdict(), "directory": log.directory, "epochs": []}
+    assert process.service.on_copy(asked, body) is None
+    process.turns(2.0)
+    assert asked.answers == [{"error_code": NONE}]
+    assert process.counts == {"tier_copies": 1, "tier_copied_bytes": segment.size}
+    process.counts.clear()
+    process.store.objects[f"{STEM}.{TXN_INDEX}"] = encode_entries([ABORTED])
+    yield process
+    log.close(clean=False)
+
+
+@pytest.mark.parametrize(
+    ("key", "more", "found", "counted"),
+    [
+        (TIER_FETCH, {"offset": 3}, {"end_offset": 10}, {"tier_fetches": 1}),
+        (TIER_FIND, {"timestamp": 1004}, {"timestamp": 1004, "offset": 4}, {}),
+        (TIER_FIND, {"timestamp": 0, "start_offset": 6}, {"timestamp": 1006, "offset": 6}, {}),
+        (TIER_FIND, {"timestamp": 1010}, {"timestamp": -1, "offset": -1}, {}),
+        (TIER_ABORTED, {}, {"aborted": [ABORTED._asdict()]}, {}),
+        (TIER_DELETE, {}, {}, {"tier_deletes": 1}),
+    ],
+)
+@pytest.mark.parametrize("is_down", [False, True])
+def test_what_is_asked_of_a_copy_is_answered_by_what_the_store_has(
+    copied: Process,
+    tmp_path: Path,
+    key: int,
+    more: dict[str, int],
+    found: Body,
+    counted: dict[str, int],
+    is_down: bool,
+) -> None:
+    copied.store.is_down = is_down
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    body: Body = {"directory": str(cache), "index_interval_bytes": 4096, "start_offset": 0}
+    segment = RemoteSegment(0, 10, 0, len(copied.store.objects[f"{STEM}.log"]), 1009)._asdict()
+    body |= {**PLACE, **segment, "segments": [segment], **more}
+    asked = Asked()
+    _, handler = copied.service.handlers[key]
+    assert handler(asked, body) is None
+    copied.turns(3.0)
+    (answer,) = asked.answers
+    if is_down:
+        assert answer["error_code"] == KAFKA_STORAGE_ERROR
+        assert copied.counts == {"tier_faults": 1}
+        return
+    assert answer["error_code"] == NONE and found.items() <= answer.items()
+    size = copied.counts.pop("tier_fetched_bytes", 0)
+    assert copied.counts == counted
+    assert size == sum(one.stat().st_size for one in cache.glob("*.log"))
+    assert bool(copied.store.objects) is (key != TIER_DELETE)
+
+
+def test_a_topic_without_remote_storage_costs_the_store_nothing_when_it_is_deleted() -> None:
+    process = Process(image_of(switch="false"))
+    process.turns(0.0)
+    process.delete_topic()
+    process.service.turn(1.0)
+    assert not process.jobs and not process.service.to_drop
+
+
+def test_of_loads_at_the_same_time_one_sweeps(process: Process) -> None:
+    process.store.objects[f"{PREFIX}{stem_of(0, 9, 0)}.log"] = b"of an interrupted copy"
+    first, second = Asked(), Asked()
+    for asked in (first, second):
+        assert process.service.on_load(asked, PLACE) is None
+    (sweep, on_swept), other = process.jobs
+    process.jobs = [other]
+    process.work()
+    process.service.turn(1.0)
+    assert second.answers and process.store.objects, "a copy may be begun by whom it answers"
+    process.jobs = [(sweep, on_swept)]
+    process.turns(2.0)
+    assert first.answers and not process.store.objects
+
+
+def test_a_store_that_can_not_be_looked_through_is_looked_through_later() -> None:
+    process = Process(image_of(switch="false"))
+    process.store.objects[f"{PREFIX}x"] = b"of a topic that is not tiered"
+    process.store.is_down = True
+    process.turns(1.0)
+    process.store.is_down = False
+    process.turns(1.0 + RETRY_S - 0.1)
+    assert process.store.objects
+    process.turns(1.0 + RETRY_S)
+    assert not process.store.objects
