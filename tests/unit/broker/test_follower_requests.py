@@ -4,6 +4,13 @@ follower then, and whom it answers at once."""
 import pytest
 from three_brokers import KEY, settle
 
+from shmbroker.broker.replication import follower_reads
+from shmbroker.broker.replication.follower_reads import (
+    HIGH_WATERMARK_DELAY_MS,
+    INLINE_SLICE_BYTES,
+    LOOK_AGAIN_MS,
+    LOOK_AGAIN_MS_MAX,
+)
 from shmbroker.ipc.operation_layout import (
     READ,
     READ_DONE,
@@ -178,3 +185,120 @@ def test_a_leader_that_is_one_no_more_says_so_to_who_waits(nodes):
     ((code, has_bytes, _, _),) = told(leader)
     assert code == error_codes.NOT_LEADER_OR_FOLLOWER and not has_bytes
     assert told(leader) == []
+
+
+def session_of(leader):
+    return leader.reads.sessions[FOLLOWER]
+
+
+@pytest.mark.parametrize(
+    ("known", "is_behind"),
+    [({}, False), ({"high": 1}, True), ({"start": 3}, True)],
+)
+def test_a_high_watermark_or_a_start_that_it_does_not_know_is_told_alone_a_while_later(
+    leader, known, is_behind
+):
+    ask(leader, flags=READ_FLAG_NEW, epoch=3, last_epoch=3, offset=5, **known)
+    due_ms = leader.now + HIGH_WATERMARK_DELAY_MS
+    assert leader.reads.next_ms == (due_ms if is_behind else None)
+    leader.now = due_ms - 1
+    assert told(leader) == []
+    leader.now = due_ms
+    assert told(leader) == ([(0, False, -1, -1)] if is_behind else [])
+    ask(leader, epoch=3, last_epoch=3, offset=5)
+    leader.now += HIGH_WATERMARK_DELAY_MS
+    assert told(leader) == [] and leader.reads.next_ms is None
+
+
+def test_a_start_that_was_raised_is_told_at_once(leader):
+    ask(leader, flags=READ_FLAG_NEW, epoch=3, last_epoch=3, offset=5)
+    for is_told in (True, False):
+        leader.partition.log.log_start_offset += 1
+        leader.reads.on_log_start(leader.partition)
+        assert session_of(leader).ready
+        assert told(leader) == [(0, False, -1, -1)] * is_told, "each READ is answered once"
+
+
+def test_what_came_after_an_answer_waits_for_the_next_read(leader):
+    ask(leader, flags=READ_FLAG_NEW, epoch=3, last_epoch=3, offset=5)
+    follower = leader.partition.followers[FOLLOWER]
+    leader.now += 500
+    leader.reads.on_appended(leader.partition)
+    assert follower.caught_up_ms < leader.now and told(leader) == [], "it was refused"
+    leader.append(b"f")
+    assert follower.caught_up_ms == leader.now, "it had all until now"
+    assert len(told(leader)) == 1
+    leader.append(b"g")
+    leader.reads.on_high_watermark(leader.partition)
+    leader.reads.on_log_start(leader.partition)
+    session = session_of(leader)
+    assert not session.ready and not session.behind_since_ms
+
+
+def test_a_read_that_may_have_come_without_a_ring_is_looked_for_for_a_while(leader):
+    ask(leader, flags=READ_FLAG_NEW, epoch=3, last_epoch=3, offset=4, which=0)
+    assert leader.reads.next_ms is None, "there is one: it is answered in this turn"
+    assert len(told(leader)) == 1
+    assert leader.reads.next_ms is None, "nothing is to be said"
+    session = session_of(leader)
+    session.ready[session.rows[0]] = None
+    assert leader.reads.next_ms == leader.now + LOOK_AGAIN_MS
+    leader.now += LOOK_AGAIN_MS_MAX - 1
+    assert leader.reads.next_ms == leader.now + LOOK_AGAIN_MS
+    leader.now += 1
+    assert leader.reads.next_ms is None
+
+
+def test_a_row_of_another_partition_is_none_of_the_first(leader):
+    ask(leader, flags=READ_FLAG_NEW, epoch=3, last_epoch=3, offset=5)
+    ask(leader, key=NONE_KNOWN, epoch=3, offset=5)
+    assert leader.partition.followed_rows == []
+    ask(leader, epoch=3, last_epoch=3, offset=5)
+    assert len(leader.partition.followed_rows) == 1
+
+
+def test_of_a_partition_that_is_deleted_nothing_is_left(leader):
+    ask(leader, flags=READ_FLAG_NEW, epoch=3, last_epoch=3, offset=4)
+    (row,) = leader.partition.followed_rows
+    leader.reads.held[row] = None
+    leader.reads.on_deleted(leader.partition)
+    session = session_of(leader)
+    assert not (session.rows or session.ready or leader.partition.followed_rows)
+    assert not leader.reads.held and row.partition is None
+    assert told(leader) == []
+
+
+def test_who_waits_is_told_nothing_where_the_lead_stays(leader):
+    ask(leader, flags=READ_FLAG_NEW, epoch=3, last_epoch=3, offset=5)
+    leader.lead(1, 3, in_sync=(1, 2))
+    assert told(leader) == []
+    leader.append(b"f")
+    assert told(leader) == [(0, True, -1, -1)]
+
+
+def test_what_an_answer_has_no_room_for_is_in_the_next(leader, monkeypatch):
+    size = leader.partition.log.size_bytes // 5
+    monkeypatch.setattr(follower_reads, "ANSWER_BYTES_MAX", size + 1)
+    for which in (1, 2):
+        ask(leader, flags=which % 2 and READ_FLAG_NEW, epoch=3, last_epoch=-1, which=which)
+    assert told(leader) == [(0, True, -1, -1)]
+    assert [row.which for row in session_of(leader).ready] == [2]
+    ask(leader, epoch=3, last_epoch=3, offset=5, which=3)
+    assert told(leader) == [(0, True, -1, -1)]
+    assert not session_of(leader).ready
+
+
+@pytest.mark.parametrize(
+    ("value_bytes", "is_in_a_file"),
+    [(100, False), (INLINE_SLICE_BYTES - 100, False), (INLINE_SLICE_BYTES, True)],
+)
+def test_few_bytes_come_in_the_answer_and_many_in_a_file(leader, value_bytes, is_in_a_file):
+    ask(leader, flags=READ_FLAG_NEW, epoch=3, last_epoch=3, offset=5)
+    leader.append(bytes(value_bytes))
+    leader.reads.answer_all()
+    ((_, payload),) = leader.peers[FOLLOWER].entries
+    row = READ_SLICE.unpack_from(payload, READ_DONE_HEAD.size)
+    length, file_id = row[2], row[6]
+    assert bool(file_id) is is_in_a_file
+    inline = len(payload) - READ_DONE_HEAD.size - READ_SLICE.size
+    assert inline == (0 if is_in_a_file else length)

@@ -5,6 +5,7 @@ import itertools
 import pytest
 from three_brokers import later, settle
 
+from shmbroker.broker.replication.follower_reads import HIGH_WATERMARK_DELAY_MS
 from shmbroker.log.config import LogConfig
 
 
@@ -70,3 +71,36 @@ def test_a_throttle_that_is_taken_away_is_felt_at_once(nodes, side):
         node.partition.on_config(LogConfig())
     later(nodes, 1000)
     assert nodes[2].partition.log.log_end_offset == end
+
+
+def held_back(nodes):
+    """The leader, which holds back what follower 3 has asked for; it has room in two seconds."""
+    leader = nodes[0]
+    for node in nodes:
+        node.partition.on_config(LogConfig({"leader.replication.throttled.replicas": "*"}))
+        node.lead(1, 0, (1, 2))
+    leader.reads.throttle.set_rate(100_000)
+    leader.reads.throttle.take(300_000, leader.now)
+    leader.append(b"x")
+    settle(nodes)
+    assert len(leader.reads.held) == 1 and nodes[2].partition.log.log_end_offset == 0
+    return leader
+
+
+def test_what_is_held_back_goes_when_there_is_room(nodes):
+    leader = held_back(nodes)
+    later(nodes, HIGH_WATERMARK_DELAY_MS)
+    assert leader.reads.next_ms == leader.reads.held_until_ms
+    while leader.reads.held:
+        assert nodes[2].partition.log.log_end_offset == 0
+        later(nodes, leader.reads.held_until_ms - leader.now)
+    assert nodes[2].partition.log.log_end_offset == 1
+    assert leader.now >= 3000
+
+
+def test_who_is_in_sync_meanwhile_is_held_back_no_more(nodes):
+    leader = held_back(nodes)
+    for node in nodes:
+        node.lead(1, 0)
+    settle(nodes)
+    assert not leader.reads.held and nodes[2].partition.log.log_end_offset == 1
