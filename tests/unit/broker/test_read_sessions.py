@@ -193,3 +193,45 @@ def test_rows_that_are_ready_are_watched_only_while_a_read_waits() -> None:
     assert set(reading.purgatory.watched) == {reading.keys[1]}
     reading.read(max_wait_ms=500, min_bytes=1000)
     assert set(reading.purgatory.watched) == set(reading.keys)
+
+
+def rows(count: int) -> list[tuple[int, int, int, int]]:
+    return [(which, 0, 0, 0) for which in range(count)]
+
+
+def test_who_has_not_read_for_the_longest_time_goes_first() -> None:
+    reading = Reading(2, rows_max=4)
+    for number in (1, 2):
+        reading.read(*rows(2), new=True, number=number)
+    reading.read(number=1)
+    reading.read(*rows(2), new=True, number=3)
+    reading.sent.clear()
+    for number in (1, 2, 3):
+        reading.read(number=number)
+    assert [count == UNKNOWN_SESSION for _, count, _ in reading.sent] == [False, True, False]
+
+
+def test_rows_of_sessions_that_have_ended_or_begun_anew_count_no_more() -> None:
+    reading = Reading(4, rows_max=4)
+    for number in (1, 1, 1, 2):
+        reading.read(*rows(2), new=True, number=number)
+    assert len(reading.sessions) == 2
+    reading.read(new=True, number=1)
+    reading.read(*rows(2), new=True, number=3)
+    assert len(reading.sessions) == 2
+
+
+def test_a_session_of_more_than_all_may_have_is_the_only_one() -> None:
+    reading = Reading(4, rows_max=3)
+    reading.begin(4)
+    assert len(reading.sessions) == 1
+    reading.sent.clear()
+    reading.read()
+    assert reading.sent[0][1] != UNKNOWN_SESSION
+
+
+def test_the_sessions_of_other_gateways_outlive_one() -> None:
+    reading = Reading(2)
+    reading.begin(2)
+    reading.sessions.drop_peer(reading.slot + 1)
+    assert len(reading.sessions) == 1

@@ -4,6 +4,7 @@ import select
 import socket
 from collections.abc import Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.metadata.quota_image import quota_record
 from shmbroker.wire import codec
+from shmbroker.wire.api_keys import CREATE_TOPICS
 from shmbroker.wire.frame import request_frame
 from tests.support.family_memory import TOPIC
 from tests.support.gateway_family import GatewayFamily, gateway_family
@@ -480,3 +482,20 @@ def test_the_default_rate_is_of_every_address_as_long_as_it_is_set(family: Gatew
     assert counted(family, "connections_refused_for_rate") == 2
     for client in clients:
         client.close()
+
+
+@pytest.mark.parametrize(
+    ("api_key", "told_ms", "muted_ms"),
+    [(CREATE_TOPICS, 1500, 1500), (CREATE_TOPICS, 0, 0), (METADATA, 1500, 0)],
+)
+@pytest.mark.parametrize("has_quota", [True, False])
+def test_who_has_changed_too_many_partitions_is_muted_as_the_controller_says(
+    family: GatewayFamily, api_key: int, told_ms: int, muted_ms: int, has_quota: bool
+) -> None:
+    if has_quota:
+        limit(family, "controller_mutation_rate", 1.0)
+    request: Any = SimpleNamespace(api_key=api_key, connection=connection(family))
+    family.gateway.quotas.on_answer(request, told_ms.to_bytes(4, "big") + b"the rest")
+    muted_ms *= has_quota
+    assert family.gateway.quotas.muted_ms(request.connection) == muted_ms
+    assert counted(family, "throttled_mutation_ms") == muted_ms
