@@ -92,7 +92,6 @@ class ReadSession(DelayedOperation):
         self._places: dict[Hashable, int] = {row[P_KEY]: place for place, row in enumerate(rows)}
         self._ready: dict[int, None] = {}
         self._isolation = 0
-        self._refreshed_ms = 0
         self.read: SessionRead | None = None
         """The last one, which may wait yet."""
         self.refresh()
@@ -127,7 +126,6 @@ class ReadSession(DelayedOperation):
         read = self.read
         if read is not None and not read.is_done:
             self.reader.purgatory.cancel(read)
-            read.looked = ()
             self.reader.answer(read, [])
 
     def end(self) -> None:

@@ -25,8 +25,10 @@ from shmbroker.ipc.operation_layout import (
     READ_PARTITION,
     READ_SLICE,
 )
+from shmbroker.log import residency
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.residency import ColdBytes
 from shmbroker.purgatory import Purgatory
 from shmbroker.replica.partition import Partitions
 from tests.support.acknowledged_load import batch_now
@@ -232,3 +234,42 @@ def test_what_was_told_holds_until_it_is_ended(side: Side) -> None:
     assert list(side.words) == [0, 2]
     ReadAhead(side.reader, side.words, 1)  # the process after it
     assert list(side.words) == [0, 3]
+
+
+def test_a_reader_is_told_what_the_disk_has_at_hand_and_others_may_wait_for_it_again(
+    side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_wait = []
+
+    def cold(*_arguments: object) -> None:
+        may_wait.append(residency._may_wait)
+        raise ColdBytes
+
+    side.read(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionLog, "read", cold)
+        assert side.told() == []
+    assert (may_wait, residency._may_wait) == ([False], True)
+    side.read(0)
+    assert side.told()
+
+
+@pytest.mark.parametrize(("beyond", "is_told"), [(0, True), (1, False)])
+def test_what_was_not_checked_yet_is_not_told(side: Side, beyond: int, is_told: bool) -> None:
+    _, position, length = side.read(0)
+    side.log.segments[0].unjudged_bytes = position + length + beyond
+    assert bool(side.told()) is is_told
+
+
+def test_bytes_that_are_told_count_as_read(side: Side) -> None:
+    _, _, length = side.read(0)
+    told = sum(length for *_, length in side.told())
+    assert list(side.reader.bytes_of.values()) == [length + told]
+
+
+def test_so_many_reads_are_noted(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_ahead, "NOTED_MAX", 2)
+    for slot in range(3):
+        side.slot = slot
+        side.read(0)
+    assert [slot for slot, _ in side.ahead.noted] == [0, 1]
