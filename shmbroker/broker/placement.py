@@ -211,6 +211,7 @@ class Placement:
         self.due.pop(key, None)
         partition = self.partitions.get(key)
         if self.broker_id not in image.replicas:
+            self.unopened.pop(key, None)
             if partition is not None:
                 self._drop(partition)  # it was moved elsewhere
             return
