@@ -55,11 +55,9 @@ class Pieces:
         node = os.path.basename(table.store.log_directory.path)
         self.directory = os.path.join(root, f"{node}.{incarnation}")
         self._numbers = itertools.count()
+        self._coming: set[str] = set()
+        """The directories of fetches under way, also of partitions that are gone."""
         _clear(root, f"{node}.")
-
-    def directory_of(self, name: str) -> str:
-        """Where those of one partition lie."""
-        return os.path.join(self.directory, name)
 
     # ── they come ───────────────────────────────────────────────────────────────────────────────
 
@@ -71,7 +69,7 @@ class Pieces:
             return None
         if not self.throttle.room(self.table.steady_ms()):
             return None
-        directory = os.path.join(remote.directory, str(next(self._numbers)))
+        directory = os.path.join(self.directory, str(next(self._numbers)))
         try:
             os.makedirs(directory)
         except OSError as error:
@@ -84,7 +82,8 @@ class Pieces:
             self._on_fetched(remote, offset, directory, answer)
 
         if self.table.ask(TIER_FETCH, "TierFetch", body, on_answer):
-            remote.fetching[offset] = directory
+            remote.fetching.add(offset)
+            self._coming.add(directory)
         else:
             _remove(directory)
         return None
@@ -92,7 +91,8 @@ class Pieces:
     def _on_fetched(
         self, remote: Remote, offset: int, directory: str, body: dict[str, Any]
     ) -> None:
-        remote.fetching.pop(offset, None)
+        remote.fetching.discard(offset)
+        self._coming.discard(directory)
         if body["error_code"]:
             _remove(directory)
             remote.refuse_reads(self.table.steady_ms())
@@ -152,9 +152,9 @@ class Pieces:
 
     def on_tier_lost(self) -> None:
         """Remove what is left of fetches that nobody answers any more."""
-        for remote in self.table.remotes.values():
-            for directory in remote.fetching.values():
-                _remove(directory)
+        for directory in self._coming:
+            _remove(directory)
+        self._coming.clear()
 
     def _drop(self, remote: Remote, chunk: Segment) -> None:
         remote.chunks.remove(chunk)

@@ -44,7 +44,6 @@ class Remote:
         "copied",
         "copying",
         "deleting",
-        "directory",
         "fault_until_ms",
         "fetching",
         "is_asked",
@@ -57,10 +56,8 @@ class Remote:
         "retry_ms",
     )
 
-    def __init__(self, partition: Partition, directory: str) -> None:
+    def __init__(self, partition: Partition) -> None:
         self.partition = partition
-        self.directory = directory
-        """Where its pieces lie, each in a directory; made by the first fetch."""
         self.log = RemoteLog()
         self.is_loaded = False
         """`log` is what the store had at some time."""
@@ -83,8 +80,8 @@ class Remote:
         """offset -> (piece, position) where a reader stopped lately."""
         self.aborted: OrderedDict[RemoteSegment, list[AbortedTransaction] | None] = OrderedDict()
         """Transaction indexes that are here, or (None) on the way, used last at the end."""
-        self.fetching: dict[int, str] = {}
-        """Fetches under way: the offset, and the directory that it comes into."""
+        self.fetching: set[int] = set()
+        """The offsets of fetches under way."""
         self.fault_until_ms = 0
 
     def succeeded(self) -> None:

@@ -86,8 +86,7 @@ class Tiering:
                 self.store.on_readable(partition.key)
             return
         if remote is None:
-            name = f"{partition.topic_id.hex()}-{partition.partition}"
-            remote = Remote(partition, self.pieces.directory_of(name))
+            remote = Remote(partition)
             self.table.remotes[partition.key] = remote
             log = partition.log
             if log.log_start_offset == log.segments[0].base_offset > 0:

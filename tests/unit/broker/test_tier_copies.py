@@ -54,7 +54,7 @@ class Side:
         self.loaded: list[Remote] = []
         self.lists = Lists(self.table, self.loaded.append)
         self.uploads = Uploads(self.table)
-        self.remote = Remote(self.partition, str(root))
+        self.remote = Remote(self.partition)
         self.table.remotes[self.partition.key] = self.remote
 
     def ask(self, key: int, _name: str, body: dict[str, Any], on_answer: Any) -> bool:

@@ -40,7 +40,7 @@ class Cache:
         self.table = RemoteTable(store, self.ask, lambda _key: None, lambda: 0, lambda: 1)
         self.pieces = Pieces(self.table, str(root / "cache"), 1, 1 << 20)
         partition = Partition(bytes(20), "t", bytes(16), 0, self.log)
-        self.remote = Remote(partition, self.pieces.directory_of("t-0"))
+        self.remote = Remote(partition)
         self.table.remotes[partition.key] = self.remote
 
     def ask(self, _key: int, _name: str, body: Any, on_answer: Any) -> bool:
@@ -62,7 +62,7 @@ class Cache:
         self.asked[number][1](answer)
 
     def left(self) -> list[str]:
-        return os.listdir(self.remote.directory)
+        return os.listdir(self.pieces.directory)
 
 
 @pytest.fixture
@@ -95,7 +95,10 @@ def test_of_a_piece_that_comes_twice_one_is_kept(cache: Cache) -> None:
     assert cache.remote.chunks[0].find(2)[0] == 0
 
 
-@pytest.mark.parametrize("end", ["fails", "tier_dies", "is_forgotten", "no_room", "is_dropped"])
+@pytest.mark.parametrize(
+    "end",
+    ["fails", "tier_dies", "is_forgotten", "is_forgotten_and_tier_dies", "no_room", "is_dropped"],
+)
 def test_nothing_is_left_of_a_fetch_that_comes_to_nothing(cache: Cache, end: str) -> None:
     cache.has_room = end != "no_room"
     cache.fetch(1)
@@ -109,6 +112,10 @@ def test_nothing_is_left_of_a_fetch_that_comes_to_nothing(cache: Cache, end: str
     elif end == "is_forgotten":
         cache.table.remotes.clear()
         cache.answer(0, BROUGHT)
+    elif end == "is_forgotten_and_tier_dies":
+        cache.table.remotes.clear()
+        cache.pieces.on_tier_lost()
+        cache.remote.fetching.clear()  # nobody asks it any more
     elif end == "is_dropped":
         cache.answer(0, BROUGHT)
         cache.pieces.drop_all(cache.remote)

@@ -54,7 +54,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         partition = Partition(bytes(20), "t", bytes(16), 0, log)
         partition.on_leadership(1, leadership())
         assert partition.high_watermark == len(times)
-        remote = Remote(partition, str(tmp_path))
+        remote = Remote(partition)
         for offset in range(copies):
             remote.log.add(RemoteSegment(offset, offset + 1, 0, SIZE, times[offset]))
         return remote
