@@ -47,7 +47,7 @@ def test_an_ack_that_waited_for_a_replica_that_is_taken_away_comes(family: Broke
     family.append(7, KEY, BATCH)
     family.broker.turn()
     assert family.appended() == []
-    family.link.commit(alone(-2))
+    family.link.commit(alone(BROKER_ID))
     family.broker.turn()
     family.broker.turn()
     assert family.appended() == [(7, 0, 0)]
