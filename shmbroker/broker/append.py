@@ -150,7 +150,7 @@ class Appender:
         APPENDED_HEAD.pack_into(
             writer.data, index, token, 0, 0, 0, base_offset, -1, partition.log.log_start_offset
         )
-        peer.unpublished = True
+        peer.outbox[peer] = None
 
     def append(
         self,

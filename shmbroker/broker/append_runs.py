@@ -55,7 +55,7 @@ class AppendRuns:
             appender.batches_in += entries
             appender.bytes_in += size
             if entries > len(waiting):
-                peer.unpublished = True
+                peer.outbox[peer] = None
             self._let_wait(peer, waiting)
         return int(entries)
 

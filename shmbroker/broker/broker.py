@@ -347,7 +347,7 @@ class Broker:
             had_work = True
             self.replication.tell_moved()
         if not self.replication.is_alone:
-            self.replication.run(self.image)
+            self.replication.run(self._follower.image)
         has_more = self.placement.has_work
         if has_more:
             self.metadata.apply_some()
@@ -359,7 +359,7 @@ class Broker:
             self.read_ahead.run()
             self.publish()
         exchange = self.exchange
-        if exchange.has_work or exchange.next_ms <= self._steady_ms:
+        if exchange.to_write or exchange.to_verify or exchange.next_ms <= self._steady_ms:
             exchange.run()  # behind the answers: who ends a transaction waits for no marker
             self.publish()
         for partition in told:

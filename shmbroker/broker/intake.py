@@ -59,6 +59,9 @@ class Intake:
         self.appender = broker.appender
         self.append_runs = broker.append_runs
         self.append_parts = broker.appender.parts
+        siblings = set(broker.peers.siblings.values())
+        self.first_guess = [READ if peer in siblings else APPEND for peer in self.member.peers]
+        """What the next entry of each peer may be: gateways alone send appends."""
         self.has_executed = False
         """A forwarded request was taken in this turn."""
 
@@ -91,15 +94,14 @@ class Intake:
             self.broker.shown.on_stamp(stamp)
         if self.words[METADATA_END_OFFSET_WORD] != self.follower.image.offset:
             self.metadata.follow()
-        self._take_entries(peer, seconds)
+        self._take_entries(peer, self.first_guess[index], seconds)
         reader.release()
 
-    def _take_entries(self, peer: Peer, seconds: float) -> None:
+    def _take_entries(self, peer: Peer, operation: int, seconds: float) -> None:
         reader, appender = peer.reader, self.appender
         published_at = appender.bytes_in
         data, on_append, take_plain = reader.data, appender.on_append, self.append_runs.take_plain
         left, deadline = ENTRIES_BETWEEN_LOOKS, 0.0
-        operation = APPEND
         while True:
             if operation == APPEND:  # then more of them may follow
                 left -= take_plain(peer, left, PUBLISH_BYTES + published_at - appender.bytes_in)

@@ -153,7 +153,7 @@ class ProduceApi:
                 fast.head.pack_into(data, index, token, fast.constant, length, fast.named)
                 index += fast.batch_at
                 data[index : index + length] = memoryview(buffer)[batch_at : batch_at + length]
-                peer.unpublished = True
+                peer.outbox[peer] = None
                 request = ProduceRequest(connection, 0, version, correlation_id)
                 request.fast = fast
                 request.peer = peer

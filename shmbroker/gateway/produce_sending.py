@@ -132,7 +132,7 @@ def send_batches(
         elif left:
             peer.publish()
         else:
-            peer.unpublished = True
+            peer.outbox[peer] = None
         token += count
         pieces.clear()
         count = total = 0

@@ -62,6 +62,10 @@ class FamilyMember:
         self.peers = peers
         self.rings = Rings(peer.reader for peer in peers)
         """What its peers send, ring by ring in their order."""
+        self.outbox: dict[Peer, None] = {}
+        """The peers that have something to be shown."""
+        for peer in peers:
+            peer.outbox = self.outbox
         self.tally = Tally(counters, index)
         self.incarnation = self.words[counters.at(index, INCARNATION)]
         self.generation = -1
@@ -147,23 +151,19 @@ class FamilyMember:
 
     def has_backlog(self) -> bool:
         """Whether something waits for room in a ring: nobody rings for that, so look again soon."""
-        for peer in self.peers:  # noqa: SIM110
-            if peer.backlog:
-                return True
-        return False
+        return bool(self.outbox) and any(peer.backlog for peer in self.outbox)
 
     def stamp(self, now: float) -> bool:
         """Have everyone who is about to be shown something measure how long it waits; False if
         nobody is. `now`: monotonic seconds."""
-        to_show = [peer for peer in self.peers if peer.unpublished]
-        for peer in to_show:
+        for peer in self.outbox:
             peer.writer.stamp(int(now * 1e9))
-        return bool(to_show)
+        return bool(self.outbox)
 
     def publish(self) -> None:
         """Show every peer what it has been sent since the last time."""
-        for peer in self.peers:
-            if peer.backlog:
-                peer.resume()
-            if peer.unpublished:
+        if self.outbox:
+            for peer in list(self.outbox):
+                if peer.backlog:
+                    peer.resume()
                 peer.publish()

@@ -3,9 +3,12 @@
 Rules of this file:
 * Nobody waits in a claim. What does not fit goes to `backlog` and is sent, in order, by `resume`;
   the asking side bounds how much it asks for, so a backlog of results is bounded too.
-* `publish` once for many claims: one store of the tail, one look at the sleeper's flag.
+* `publish` once for many claims: one store of the tail, one look at the sleeper's flag. Until then
+  the peer is in the outbox of its process, where one with a backlog stays.
 * When the peer has died, `reset` forgets both halves; what was pending is the owner's business.
 """
+
+from __future__ import annotations
 
 from collections import deque
 
@@ -23,10 +26,10 @@ class Peer:
         "doorbell",
         "incarnation",
         "number",
+        "outbox",
         "reader",
         "role",
         "slot",
-        "unpublished",
         "writer",
     )
 
@@ -46,7 +49,8 @@ class Peer:
         self.reader = reader
         self.doorbell = doorbell
         self.backlog: deque[tuple[int, bytes]] = deque()
-        self.unpublished = False
+        self.outbox: dict[Peer, None] = {}
+        """Peers that have something to be shown, this one and others of the same process."""
         self.capacity_bytes = 4 * (writer.payload_bytes_max + 8)
         self.incarnation = 0
         """The incarnation of the process behind it, once it runs; 0 before, though it may ask
@@ -63,12 +67,13 @@ class Peer:
         index = -1 if self.backlog else writer.claim(operation, end)
         if index < 0:
             self.backlog.append((operation, payload + bytes(content) if content else payload))
+            self.outbox[self] = None
             return
         data = writer.data
         data[index : index + size] = payload
         if content:
             data[index + size : index + end] = content
-        self.unpublished = True
+        self.outbox[self] = None
 
     def try_send(self, operation: int, payload: bytes) -> bool:
         """Like `send`, but says False instead of queueing."""
@@ -79,7 +84,7 @@ class Peer:
         if index < 0:
             return False
         writer.data[index : index + len(payload)] = payload
-        self.unpublished = True
+        self.outbox[self] = None
         return True
 
     def resume(self) -> None:
@@ -92,13 +97,13 @@ class Peer:
             if index < 0:
                 return
             writer.data[index : index + len(payload)] = payload
-            self.unpublished = True
             backlog.popleft()
 
     def publish(self) -> None:
         """Let the peer see every claim so far, and wake it if it sleeps."""
         self.writer.publish()
-        self.unpublished = False
+        if not self.backlog:
+            self.outbox.pop(self, None)
         self.doorbell.ring_if_sleeping()
 
     def reset(self) -> None:
@@ -108,4 +113,4 @@ class Peer:
         self.writer.abort()
         self.writer.reset()
         self.reader.reset()
-        self.unpublished = False
+        self.outbox.pop(self, None)

@@ -103,7 +103,7 @@ class Leader(Worker):
                     with mock.patch.object(append_runs, "append_rows", append_rows):
                         self.runs.on_append_many(peer, reader.data, index)
             reader.release()
-        if peer.unpublished:
+        if peer in peer.outbox:
             peer.publish()
         peer.resume()
         peer.publish()

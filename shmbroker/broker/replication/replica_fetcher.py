@@ -208,7 +208,7 @@ class ReplicaFetcher:
         flags = READ_FLAG_FOLLOWER | (READ_FLAG_NEW if link.is_new else 0)
         token = self._new_token()
         head = READ_HEAD.pack(token, 0, 1, 0, 0, flags, len(parts), 0)
-        was_unpublished = peer.unpublished
+        was_to_show = peer in peer.outbox
         if not peer.try_send(READ, head + b"".join(parts)):
             return  # its ring is full: tried again next turn
         link.token = token
@@ -227,7 +227,8 @@ class ReplicaFetcher:
                 or self._is_worth_a_ring(row.partition)
                 for row in rows
             )
-            peer.unpublished = was_unpublished or is_urgent
+            if not (was_to_show or is_urgent):
+                del peer.outbox[peer]
         for row in rows:
             row.told_start = row.partition.log.log_start_offset
 

@@ -97,14 +97,14 @@ def test_the_leader_is_woken_to_hear_where_a_follower_begins(nodes, monkeypatch)
     monkeypatch.setattr(follower.fetcher, "_is_worth_a_ring", lambda _partition: False)
     to_leader = follower.peers[1]
     for is_woken in (True, False):
-        to_leader.unpublished = False
+        to_leader.outbox.clear()
         if is_woken:
             delete(leader, 1)
         else:
             leader.append(b"b")
         leader.turn()
         follower.turn()
-        assert to_leader.unpublished == is_woken
+        assert (to_leader in to_leader.outbox) == is_woken
         settle(nodes)
 
 

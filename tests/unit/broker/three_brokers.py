@@ -38,10 +38,11 @@ class Ring:
         self.incarnation = 1
         self.entries = deque()
         self.writer = SimpleNamespace(payload_bytes_max=512 << 10, publish=lambda: None)
-        self.unpublished = False
+        self.outbox = {}
 
     def send(self, operation, payload):
         self.entries.append((operation, payload))
+        self.outbox[self] = None
 
     def try_send(self, operation, payload):
         self.send(operation, payload)
