@@ -172,6 +172,7 @@ def judge(
     cluster_id = _cluster_id(found)
     _refuse_others(wanted, others, is_new)
     ids = _ids(wanted, found)
+    _refuse_exchanged(found, ids)
     controllers = ids[: wanted.controllers]
     unread = [number for number, node in zip(ids, found, strict=True) if node.fault]
     readable = [number for number in controllers if number not in unread]
@@ -280,6 +281,25 @@ def _ids(wanted: WantedNodes, found: Sequence[Found]) -> list[int]:
                 f"{number}: start with one of them."
             )
     return ids
+
+
+def _refuse_exchanged(found: Sequence[Found], ids: Sequence[int]) -> None:
+    """ConfigFault if directories that are named after nodes bear one another's ids.
+
+    Where only the files were exchanged, each broker would find the other's partitions, take them
+    for strays, and begin its own anew: acknowledged records would be out of sight.
+    """
+    wrong = {
+        node.path: f"{os.path.dirname(node.path)}/node-{number}"
+        for number, node in zip(ids, found, strict=True)
+        if os.path.basename(node.path) != f"node-{number}"
+    }
+    if wrong and wrong.keys() == set(wrong.values()):
+        path, right = next(iter(wrong.items()))
+        raise ConfigFault(
+            f"{path}/{FILE_NAME} is the one that belongs into {right}: put the files back, or, "
+            "where whole directories were exchanged, rename these back."
+        )
 
 
 def _refuse_others(wanted: WantedNodes, others: Mapping[int, Found], is_new: bool) -> None:

@@ -170,6 +170,17 @@ def test_nodes_that_would_not_run_are_missed_with_the_right_number(
     assert says in str(fault.value)
 
 
+def test_exchanged_identities_are_refused() -> None:
+    with pytest.raises(
+        ConfigFault, match=r"node-1/meta\.properties is the one that belongs into /"
+    ):
+        judged(node(1, 2), node(2, 1))
+    with pytest.raises(ConfigFault, match="belongs into /data/node-3: put"):
+        judged(node(1, 3), node(2, 1), node(3, 2))
+    assert list(judged(node(2, 2), node(1, 1)).nodes) == [2, 1]  # as --log-dir says it
+    assert list(judged(node(1, 5), node(2, 6)).nodes) == [5, 6]  # as of an earlier Kafka
+
+
 def test_node_that_is_left_without_replicas_is_none_of_the_family() -> None:
     assert list(judged(node(1, 1), others={2: node(2, 2)}).nodes) == [1]
 
