@@ -49,6 +49,7 @@ class Running(NamedTuple):
     user: int
     data_directory: str | None
     """None if we may not look into it."""
+    cluster_id: str | None = None
 
 
 class Attached:
@@ -80,12 +81,12 @@ def running() -> list[Running]:
             continue
         try:
             user = os.stat(f"/proc/{pid}").st_uid
-            directory = _about(pid).data_directory
+            about = _about(pid)
+            found.append(Running(pid, user, about.data_directory, about.cluster_id))
         except NotAllowed:
-            directory = None
+            found.append(Running(pid, user, None))
         except (OSError, Fault):
             continue  # it ends, or another version runs it
-        found.append(Running(pid, user, directory))
     return found
 
 

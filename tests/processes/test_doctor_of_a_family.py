@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -68,6 +69,17 @@ def test_stopped_process_is_a_fault_with_its_fix_and_the_exit_status(broker: Bro
     assert told.returncode == 1
     assert f"kill -CONT {pid}" in told.stdout
     assert f"family/stopped: stopped by a signal or a debugger: controller-1 ({pid})" in told.stderr
+
+
+def test_copy_of_a_directory_is_known_while_the_first_runs(broker: Broker, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(broker.data, copy, ignore=shutil.ignore_patterns("*.sock"))
+    assert levels(doctor(broker, str(broker.data), "--json"))["directory/twins"]["level"] == "ok"
+    row = levels(doctor(broker, str(copy), "--json"))["directory/twins"]
+    assert (row["level"], str(broker.data) in row["saw"]) == ("warning", True)
+    with Broker(data=copy):
+        row = levels(doctor(broker, str(broker.data), "--json"))["directory/twins"]
+    assert (row["level"], str(copy) in row["saw"]) == ("warning", True)
 
 
 def test_nobody_at_the_address_is_told(broker: Broker, tmp_path: Path) -> None:

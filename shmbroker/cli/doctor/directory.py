@@ -192,6 +192,17 @@ def one_cluster(facts: Facts) -> Result:
     return ok(named(sorted(clusters)) or "no cluster yet")
 
 
+def twins(facts: Facts) -> Result:
+    found = facts.family.twins
+    if found:
+        return warning(
+            f"other brokers of this host serve the same cluster: {named(found.values())}. One is a "
+            "copy of the other, and what clients write to one the other does not have",
+            f"stop the one that is not meant: kill {' or '.join(map(str, found))}",
+        )
+    return ok("no other broker of this host serves this cluster")
+
+
 def foreign_ids(facts: Facts) -> Result:
     wrong = [
         f"{node.path} (node {node.node_id})"
@@ -203,7 +214,7 @@ def foreign_ids(facts: Facts) -> Result:
     if wrong:
         return warning(
             f"the id is not that of the directory's name: {named(wrong)}",
-            "rename the directory back, or name it with --log-dir",
+            "put its own meta.properties back, rename the directory, or name it with --log-dir",
         )
     return ok("each id is that of its directory")
 
@@ -405,6 +416,7 @@ CHECKS = [
         ("disks", "Whether replicas share a disk", disks),
         ("identity", "`meta.properties` of each node", identity),
         ("one-cluster", "Whether all nodes are of one cluster", one_cluster),
+        ("twins", "Whether a copy of the cluster is served on this host as well", twins),
         ("foreign-ids", "Whether a node's id is that of its directory", foreign_ids),
         ("lock", "Who holds the lock", lock),
         ("socket-left", "A control socket that nobody listens to", socket_left),

@@ -172,6 +172,8 @@ class Family:
     those that have no supervisor; all where none runs there."""
 
     processes: list[ProcessFacts] = field(default_factory=list)
+    twins: dict[int, str] = field(default_factory=dict)
+    """Data directories of other families here that serve the same cluster, by their pids."""
 
 
 @dataclass

@@ -20,10 +20,11 @@ from importlib import metadata, util
 from pathlib import Path
 
 from shmbroker.cli.client import Cluster
-from shmbroker.cli.doctor.facts import Facts, Software, Spark, or_none
+from shmbroker.cli.doctor.facts import Directory, Facts, Software, Spark, or_none
 from shmbroker.cli.doctor.gather_cluster import cluster
 from shmbroker.cli.doctor.gather_directory import data_directory
 from shmbroker.cli.doctor.gather_host import family, host
+from shmbroker.observe import attach
 
 PACKAGES = (
     "aiokafka",
@@ -53,7 +54,22 @@ def gather(directory: str, asked: Cluster, root: Path = Path("/")) -> Facts:
     """Everything, for a data directory and the address of a cluster."""
     found = data_directory(directory, root)
     holder = found.holder if found.is_locked else None
-    return Facts(host(root), software(), found, family(root, holder), cluster(asked), spark())
+    processes = family(root, holder)
+    processes.twins = twins(found, holder)
+    return Facts(host(root), software(), found, processes, cluster(asked), spark())
+
+
+def twins(directory: Directory, holder: int | None) -> dict[int, str]:
+    """Families that serve the cluster of a directory, but not there: copies of it, or what it is a
+    copy of. holder: who has its lock."""
+    running = attach.running()
+    clusters = {node.cluster_id for node in directory.nodes if node.cluster_id}
+    clusters |= {each.cluster_id for each in running if each.cluster_id and each.pid == holder}
+    return {
+        each.pid: each.data_directory
+        for each in running
+        if each.data_directory and each.cluster_id in clusters and each.pid != holder
+    }
 
 
 def software() -> Software:

@@ -336,6 +336,7 @@ SAYS: list[tuple[str, str, Change, str]] = [
     ("comes along/share-groups", WARNING, put("software", serves={24}), "__share_group_state"),
     ("comes along/tiered", WARNING, node(topics=["__remote_log_metadata"]), "__remote_log"),
     ("family/running", NOTE, no_family, "no broker runs"),
+    ("directory/twins", WARNING, put("family", twins={7: "/srv/copy"}), "/srv/copy"),
     ("family/orphans", FAULT, worker(parent=1), "io-worker-1 (11)"),
     ("family/stopped", FAULT, worker(state="T"), "io-worker-1 (11)"),
     ("family/blocked", WARNING, worker(state="D"), "io-worker-1 (11)"),
