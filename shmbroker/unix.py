@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,3 +38,10 @@ def connect(path: str | os.PathLike[str], timeout_s: float) -> socket.socket:
         connected.close()
         raise
     return connected
+
+
+def remove(path: str | os.PathLike[str]) -> None:
+    """Remove a socket whose end it is. What can't be removed, as from a disk that became read-only,
+    stays: who binds it next takes it away."""
+    with suppress(OSError):
+        os.unlink(path)

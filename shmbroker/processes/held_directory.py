@@ -116,7 +116,7 @@ class HeldDirectory:
     def remove_sockets(self, controllers: Iterable[int]) -> None:
         """The control socket, and those of these controllers, who are gone."""
         for name in (unix.CONTROL_SOCKET, *map(socket_name, controllers)):
-            (self.path / name).unlink(missing_ok=True)
+            unix.remove(self.path / name)
 
     def _hold(self, log_directory: str) -> None:
         """Take a log directory, if it is there and can be read; InUse if somebody works on it."""

@@ -9,8 +9,8 @@ Rules of this file:
 from __future__ import annotations
 
 from importlib.util import find_spec
-from pathlib import Path
 
+from shmbroker import unix
 from shmbroker.errors import ConfigFault
 from shmbroker.gateway.listener import Listener
 from shmbroker.processes import listening
@@ -61,7 +61,7 @@ class OpenSockets:
         """Remove the paths of Unix sockets that clients came by."""
         for listener in self.listeners:
             if listener.config.is_unix:
-                Path(listener.bound()[0]).unlink(missing_ok=True)
+                unix.remove(listener.bound()[0])
 
     def _of_brokers(self) -> list[Listener]:
         return [listener for listener in self.listeners if not listener.is_control]
