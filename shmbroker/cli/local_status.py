@@ -13,7 +13,6 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from shmbroker import clock
 from shmbroker.errors import Fault
 from shmbroker.observe import attach
 from shmbroker.observe.health import SILENT_S
@@ -75,7 +74,7 @@ def described(snapshot: Snapshot, pid: int) -> dict[str, Any]:
         "version": snapshot.version,
         "data_directory": snapshot.data_directory,
         "started_ms": snapshot.started_ms,
-        "up_s": round((clock.now_ms() - snapshot.started_ms) / 1000, 1),
+        "up_s": round(snapshot.up_s, 1),
         "is_ready": snapshot.is_ready,
         "reasons": list(snapshot.reasons_not_ready),
         "disks": disks,

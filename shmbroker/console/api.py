@@ -181,7 +181,7 @@ class Console:
         return as_json(
             {
                 "at_ms": snapshot.at_ms,
-                "started_ms": snapshot.started_ms,
+                "up_s": snapshot.up_s,
                 "monotonic_s": snapshot.monotonic_s,
                 "processes": plain(snapshot.processes),
                 "rings": plain(snapshot.rings),

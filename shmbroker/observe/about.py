@@ -24,6 +24,9 @@ class About(NamedTuple):
     cluster_id: str
     data_directory: str
     started_ms: int
+    """When the family was started, in ms since 1970."""
+    started_s: float
+    """Seconds of the host's steady clock at that moment: the wall clock may jump."""
     supervisor_pid: int
     slots: list[tuple[str, int]]
     """Role and number, by slot."""

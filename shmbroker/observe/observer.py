@@ -112,6 +112,7 @@ class Observer:
             now_ms,
             began,
             about.started_ms,
+            began - about.started_s,
             processes,
             shared_memory.rings(family),
             shared_memory.latencies(family),

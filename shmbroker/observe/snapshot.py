@@ -302,7 +302,9 @@ class Snapshot:
     monotonic_s: float
     """The moment by a steady clock, for rates."""
     started_ms: int
-    """When the family was started."""
+    """When the family was started, as the wall clock had it then."""
+    up_s: float
+    """Seconds since then, by a steady clock."""
     processes: Sequence[Process]
     """Processes by slot; the supervisor is the first."""
     rings: Sequence[Ring]

@@ -172,6 +172,7 @@ class Supervisor:
                 plan.cluster_id,
                 str(self.data_directory),
                 clock.now_ms(),
+                clock.monotonic(),
                 os.getpid(),
                 shared.places,
                 shared.ring_places,

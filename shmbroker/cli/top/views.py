@@ -329,7 +329,6 @@ class Line(NamedTuple):
 
 def head(snapshot: Snapshot, rates: Rates) -> list[Line]:
     """What is to be seen at once: four lines."""
-    up_s = max(0.0, (snapshot.at_ms - snapshot.started_ms) / 1000)
     reasons = snapshot.reasons_not_ready
     state = "ready" if not reasons else f"NOT READY: {'; '.join(reasons)}"
     rows = [row for topic in snapshot.topics for row in topic.partitions]
@@ -345,7 +344,8 @@ def head(snapshot: Snapshot, rates: Rates) -> list[Line]:
     active = str(controllers.active) if controllers.is_active else "none"
     return [
         Line(
-            f"shmbroker {snapshot.version}, up {span_text(up_s)}, controller {active}, {state}",
+            f"shmbroker {snapshot.version}, up {span_text(snapshot.up_s)}, controller {active}, "
+            f"{state}",
             GOOD if not reasons else BAD,
         ),
         Line(

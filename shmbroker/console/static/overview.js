@@ -62,7 +62,7 @@ function tilesOf(now, before, seconds) {
     tile(number(now.processes.reduce((sum, each) => sum + each.connections, 0)), "connections"),
     tile(number(now.topics.length + now.topics_left_out), "topics"),
     tile(number(now.lag), `records of lag, ${now.groups} groups`),
-    tile(duration((now.at_ms - now.started_ms) / 1000), "since the start"),
+    tile(duration(now.up_s), "since the start"),
   ];
 }
 

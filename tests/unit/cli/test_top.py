@@ -13,6 +13,7 @@ pytest.importorskip("rich")
 
 from rich.cells import cell_len
 
+from shmbroker.cli import local_status
 from shmbroker.cli.commands import main
 from shmbroker.cli.numbers import bytes_text, short, span_text
 from shmbroker.cli.outcome import CommandFault
@@ -147,6 +148,14 @@ def test_head_says_what_is_to_be_seen_at_once() -> None:
     assert "42 topics, 44 partitions, 1 under-replicated, 1 without a leader" in text
     assert "2 groups, lag 60" in text
     assert lines[0].mood == lines[3].mood == BAD
+
+
+@pytest.mark.parametrize("jump_ms", [50 * 365 * 86_400_000, -86_400_000])
+def test_wall_clock_that_is_set_does_not_change_how_long_it_is_up(jump_ms: int) -> None:
+    seen, rates = looks()
+    seen = replace(seen, at_ms=seen.at_ms + jump_ms)
+    assert ", up 60s, " in head(seen, rates)[0].text
+    assert local_status.described(seen, 1)["up_s"] == 60
 
 
 def drawn(drawer: Drawer, state: State, width: int, height: int) -> list[str]:

@@ -31,7 +31,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.about = About(
-            "9.9", "c", "/nowhere", 1, 1, [], [], families.DIRECTORIES, NOWHERE, None
+            "9.9", "c", "/nowhere", 1, 1.0, 1, [], [], families.DIRECTORIES, NOWHERE, None
         )
         rows = [
             Partition(0, [Replica(1, 9, 0, 100)], [1], 1, 0, False, 2, 9, 100, 1, 5),

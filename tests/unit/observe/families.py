@@ -107,6 +107,7 @@ def snapshot(
         1_000_000,
         NOW_S,
         STARTED_MS_OF_FAMILY,
+        60.0,
         processes,
         shared_memory.rings(family),
         shared_memory.latencies(family),

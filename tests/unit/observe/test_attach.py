@@ -18,6 +18,7 @@ ABOUT = About(
     "cluster",
     "/da'ta/\udcff",
     5,
+    0.5,
     77,
     [("supervisor", 1), ("io-worker", 3)],
     [(0, 1, 4096)],
