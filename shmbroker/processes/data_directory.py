@@ -102,7 +102,10 @@ def find(directory: str) -> Found:
             said += f"; {FIX_RIGHTS}"
         return Found(directory, holds_replicas=holds_replicas, fault=said)
     except OSError as fault:
-        return Found(directory, fault=f"The directory {directory} can't be read: {fault.strerror}")
+        said = f"The directory {directory} can't be read: {fault.strerror}"
+        if isinstance(fault, PermissionError):
+            said += f"; {FIX_RIGHTS}"
+        return Found(directory, fault=said)
 
 
 def find_others(data_directory: str, places: Sequence[str]) -> dict[int, Found]:

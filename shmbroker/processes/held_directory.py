@@ -13,6 +13,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -22,6 +23,7 @@ from shmbroker.controller.raft.voter_links import socket_name
 from shmbroker.errors import ConfigFault
 from shmbroker.ipc import control_socket
 from shmbroker.log.directory_lock import LOCK, lock_holder
+from shmbroker.log.meta_properties import FIX_RIGHTS
 from shmbroker.processes import data_access, data_directory, earlier_places
 
 TYPE_CHECKING = False
@@ -38,6 +40,14 @@ LOCK_FD_MIN = 512
 """A dying process closes its descriptors in their order. Behind the sockets and the locks of the
 log directories, so that the next to get this lock finds those free."""
 CONTROL_BACKLOG = 64
+
+_FIXES = {
+    errno.EACCES: f"{FIX_RIGHTS}, or ",
+    errno.EPERM: f"{FIX_RIGHTS}, or ",
+    errno.EROFS: "mount it for writing (ReadWritePaths= in a unit), or ",
+    errno.ENOSPC: "make room, or ",
+}
+"""What else helps than another directory."""
 
 
 class InUse(ConfigFault):
@@ -150,8 +160,12 @@ class HeldDirectory:
     def _unusable(self, fault: OSError) -> ConfigFault:
         is_file = isinstance(fault, FileExistsError | NotADirectoryError)
         reason = "it is no directory" if is_file else fault.strerror
+        if isinstance(fault.filename, str) and not is_file and fault.filename != str(self.path):
+            reason = f"{reason}: {fault.filename}"
+        fix = _FIXES.get(fault.errno or 0, "")
         return ConfigFault(
-            f"The data directory {self.path} can't be used: {reason}; name another one with --data."
+            f"The data directory {self.path} can't be used: {reason}; {fix}name another one with "
+            "--data."
         )
 
 

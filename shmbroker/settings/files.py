@@ -15,7 +15,10 @@ def read_settings(path: str) -> dict[str, str]:
         text = content.decode()
         return _flat_toml(text) if path.endswith(".toml") else _from_properties(text)
     except OSError as fault:
-        raise ConfigFault(f"{path} can't be read: {fault.strerror}.") from None
+        said = f"{path} can't be read: {fault.strerror}"
+        if isinstance(fault, PermissionError):
+            said += "; give the right to the user that this runs as"
+        raise ConfigFault(f"{said}.") from None
     except ValueError as fault:  # tomllib's and UnicodeDecodeError are ValueErrors
         raise ConfigFault(f"{path} can't be understood: {fault}.") from None
 

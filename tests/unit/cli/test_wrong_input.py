@@ -2,6 +2,7 @@
 
 import builtins
 import errno
+import os
 import re
 import runpy
 import sys
@@ -20,9 +21,11 @@ from shmbroker.errors import ConfigFault, StorageFault
 from shmbroker.log import checkpoints
 from shmbroker.log.meta_properties import read_meta_properties
 from shmbroker.observe import attach
+from shmbroker.processes import data_directory
 from shmbroker.processes.held_directory import HeldDirectory
 from shmbroker.processes.listening import listen_on
 from shmbroker.settings.broker_config import BrokerConfig
+from shmbroker.settings.files import read_settings
 from shmbroker.testing.broker import free_ports
 from shmbroker.tools import log_files, log_repair
 from shmbroker.wire.error_codes import (
@@ -159,6 +162,29 @@ def test_data_directory_that_is_a_file_is_said_to_be_one(tmp_path: Path) -> None
             HeldDirectory(BrokerConfig(), path).prepare()
 
 
+@pytest.mark.parametrize(
+    ("refused", "said"),
+    [
+        (errno.EACCES, r"denied: .*/\.supervisor\.lock; run it as the directory's owner, or give"),
+        (
+            errno.EROFS,
+            r"system: .*\.lock; mount it for writing \(ReadWritePaths= in a unit\), or n",
+        ),
+        (errno.ENOSPC, r"device: .*\.lock; make room, or name another one with --data"),
+    ],
+)
+def test_data_directory_that_is_refused_is_named_with_what_helps(
+    refused: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: object, *_rest: object) -> int:
+        raise OSError(refused, os.strerror(refused), str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refuse)
+        with pytest.raises(ConfigFault, match=said):
+            HeldDirectory(BrokerConfig(), tmp_path).prepare()
+
+
 DENIED = r"can't read .*: Permission denied"
 
 
@@ -195,6 +221,18 @@ def test_identity_that_may_not_be_read_is_not_to_be_removed(
     with pytest.raises(ConfigFault, match="run it as the directory's owner") as refusal:
         read_meta_properties(str(tmp_path / "meta.properties"))
     assert "remove" not in str(refusal.value)
+
+
+def test_directory_and_settings_that_may_not_be_read_say_who_needs_the_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", deny)
+        assert "run it as the directory's owner" in data_directory.find(str(tmp_path)).fault
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "open", deny)
+        with pytest.raises(ConfigFault, match=r"denied; give the right to the user"):
+            read_settings("/etc/settings.toml")
 
 
 def test_writes_of_a_console_that_is_not_there_are_told() -> None:
