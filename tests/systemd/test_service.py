@@ -217,6 +217,16 @@ def test_broken_setting_fails_with_its_sentence_and_is_not_tried_again(machine: 
     assert _serves(machine.address)
 
 
+def test_port_of_somebody_else_fails_the_start_instead_of_another_port(machine: Machine) -> None:
+    machine.end()
+    with socket.create_server(("127.0.0.1", machine.port)):
+        done = run("systemctl", "start", SERVICE, check=False)
+        assert done.returncode != 0 and "dependency" in done.stderr
+        assert machine.show("ActiveState") == "inactive"
+    machine.begin()
+    assert _serves(machine.address)
+
+
 def test_directory_that_another_family_has_is_not_fought_for(machine: Machine) -> None:
     machine.begin()
     done = run(
