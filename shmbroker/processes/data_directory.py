@@ -102,6 +102,12 @@ def find(directory: str) -> Found:
             said += f"; {FIX_RIGHTS}"
         return Found(directory, holds_replicas=holds_replicas, fault=said)
     except OSError as fault:
+        if isinstance(fault, FileNotFoundError) and os.path.islink(directory):
+            said = (
+                f"{directory} leads to {os.path.realpath(directory)}, which is not there: mount "
+                "the disk that holds it, or mend the link."
+            )
+            return Found(directory, fault=said)
         said = f"The directory {directory} can't be read: {fault.strerror}"
         if isinstance(fault, PermissionError):
             said += f"; {FIX_RIGHTS}"

@@ -228,4 +228,6 @@ def test_directory_that_cannot_be_made_is_a_fault_of_the_node(tmp_path: Path) ->
     assert "is no directory" in find(str(tmp_path / "file" / "a" / "b")).fault
     assert "can't be read" in find(str(tmp_path / "file")).fault
     assert find(str(tmp_path / "not" / "there")).fault == ""
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    assert f"leads to {tmp_path}/disk, which is not there: mount" in find(f"{tmp_path}/link").fault
     assert not (tmp_path / "not").exists()
