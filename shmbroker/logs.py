@@ -55,6 +55,7 @@ LOGGERS = (
     "shmbroker.apis.controller.broker_registration",
     "shmbroker.audit",
     "shmbroker.broker",
+    "shmbroker.broker.append_checks",
     "shmbroker.broker.compaction",
     "shmbroker.broker.damage",
     "shmbroker.broker.disk_reserve",

@@ -6,6 +6,9 @@ sequence, in Kafka's order, and look at single records only where the topic asks
 
 from __future__ import annotations
 
+import logging
+
+from shmbroker import logs
 from shmbroker.ipc.operation_layout import APPEND_FLAG_NO_ZSTD
 from shmbroker.records.batch_layout import (
     COMPRESSION_MASK,
@@ -31,6 +34,11 @@ from shmbroker.wire import error_codes
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.replica.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+AHEAD = "timestamps that are ahead"
+"""The kind by which these lines are counted."""
 
 
 def look_closer(
@@ -63,5 +71,20 @@ def look_closer(
         plain_bytes_max(partition.message_bytes_max),
     )
     if must_walk:
-        return judge_records(batch, header, rules)
+        found, refusal = judge_records(batch, header, rules)
+        if refusal is not None and refusal.error_code == error_codes.INVALID_TIMESTAMP:
+            _say_if_ahead(rules.place, max_timestamp, now_ms, newest_ms)
+        return found, refusal
     return max_timestamp, refuse_stamps(header, rules)
+
+
+def _say_if_ahead(place: str, max_timestamp: int, now_ms: int, newest_ms: int) -> None:
+    """Say that a clock may be wrong: clients hardly tell why they were refused."""
+    if max_timestamp > newest_ms:
+        logger.warning(
+            "records of %s are refused, as their timestamps are %.1f h ahead of this host's clock: "
+            "set the clock that is wrong, or raise message.timestamp.after.max.ms",
+            place,
+            (max_timestamp - now_ms) / 3_600_000,
+            extra=logs.seldom(AHEAD),
+        )

@@ -80,6 +80,18 @@ def test_a_disk_that_is_nearly_full_takes_only_what_is_internal(
     assert appended(worker, partition, batch(0)) == error
 
 
+def test_records_from_the_future_are_refused_with_a_line_on_the_clock(
+    worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A host that boots in 1970 refuses what everybody sends, and clients don't say why."""
+    partition = worker.open("t")
+    ahead = batch_of(b"v", timestamp=NOW_MS + 7_200_000)
+    assert appended(worker, partition, ahead) == e.INVALID_TIMESTAMP
+    assert "records of t-0 are refused, as their timestamps are 2.0 h ahead" in caplog.text
+    assert appended(worker, partition, batch_of(b"v", timestamp=NOW_MS)) == e.NONE
+    assert len(caplog.records) == 1
+
+
 @pytest.fixture
 def far() -> Iterator[FarEnd]:
     """The network worker, with real rings."""
