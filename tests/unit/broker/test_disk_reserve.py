@@ -40,3 +40,18 @@ def test_no_reserve_refuses_nothing() -> None:
     none = DiskReserve("/data", 0)
     assert not none.look(Space(1000, 0))
     assert not none.is_used
+
+
+def test_file_system_that_became_read_only_is_told_and_used_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Stores into mapped segments go on there, but reach no disk."""
+    reserve = DiskReserve("/data", 100)
+    looks = [Space(1000, 500), Space(1000, 500, is_read_only=True), Space(1000, 500, True)]
+    assert [(reserve.look(each), reserve.is_used) for each in looks] == [
+        (False, False),
+        (True, True),
+        (False, True),
+    ]
+    assert "/data: its file system has become read-only: Produce is refused" in caplog.text
+    assert reserve.look(Space(1000, 500)) and not reserve.is_used
