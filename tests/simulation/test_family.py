@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from shmbroker.broker.replication.cutting import Cutting
 from shmbroker.gateway.event_loop import EventLoop
 from shmbroker.gateway.fetch_ahead import FetchAhead
 from shmbroker.gateway.lending import Lender
@@ -17,6 +18,7 @@ from tests.simulation.family.simulate import (
     ANY,
     DELETES,
     GUESTS,
+    MOVES,
     SESSIONS,
     TIER,
     TIER_SHIFTS,
@@ -28,6 +30,7 @@ from tests.simulation.family.simulate import (
     simulate_ahead,
     simulate_deletes,
     simulate_guests,
+    simulate_moves,
     simulate_sessions,
     simulate_tier,
     simulate_tier_shifts,
@@ -46,6 +49,7 @@ TIER_SEEDS = 15
 TIER_PER_TEST = 5
 TIER_SHIFT_SEEDS = 8
 TIER_TRANSACTION_SEEDS = (0, 2, 3)
+MOVES_SEEDS = 10
 PER_TEST = 10
 FURTHER_SEEDS = 60
 """Looked at where the named ones find nothing, as a change elsewhere leads them another way."""
@@ -59,6 +63,7 @@ PLANS = {
     "tier": TIER,
     "tier-shifts": TIER_SHIFTS,
     "tier-transactions": TIER_TRANSACTIONS,
+    "moves": MOVES,
 }
 KEPT = [
     (int(line.split()[1]), PLANS[line.split()[0]])
@@ -189,6 +194,22 @@ def test_seeds_whose_transactions_are_in_the_remote_store(monkeypatch: pytest.Mo
     for seed in TIER_TRANSACTION_SEEDS:
         simulate_tier_transactions(seed)
     assert indexes > len(TIER_TRANSACTION_SEEDS), indexes
+
+
+def test_seeds_whose_replicas_begin_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of them behind what the remote store has, and know it."""
+    begun = 0
+    do = Cutting.begin_behind
+
+    def count(*args: Any) -> None:
+        nonlocal begun
+        begun += 1
+        do(*args)
+
+    monkeypatch.setattr(Cutting, "begin_behind", count)
+    for seed in range(MOVES_SEEDS):
+        simulate_moves(seed)
+    assert begun > MOVES_SEEDS, begun
 
 
 def test_transactions_end_in_every_way() -> None:

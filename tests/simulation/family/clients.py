@@ -217,6 +217,9 @@ class Producer(FamilyClient):
         self.place = place
         self.number = seen.new_producer()
         self.count = count
+        self.at_once_max = 5
+        """Batches without an answer: where they may be in a remote store alone by then, whoever
+        takes over knows the last one of a producer, as in Apache Kafka."""
         self.window: deque[tuple[int, int, bytes]] = deque()
         """First number, end, and batch of those that have no good answer."""
         super().__init__(network, name, seen)
@@ -224,7 +227,7 @@ class Producer(FamilyClient):
     def script(self) -> Script:
         producer_id = yield from self._producer_id()
         next_number = 0
-        limit = self.random.choice((1, 1, 2, 5))
+        limit = min(self.random.choice((1, 1, 2, 5)), self.at_once_max)
         pause_s = self.random.choice((0.0, 0.01, 0.1))
         while self.window or (next_number < self.count and not self.is_told_to_end):
             while len(self.window) < limit and next_number < self.count:
@@ -479,11 +482,11 @@ class Admin(FamilyClient):
             check_retried(error, "CreateTopics")
             yield 0.2
 
-    def _move(self) -> Script:
+    def move(self, least: int = 2) -> Script:
         """A partition gets other replicas, in another order; that goes on while others work."""
         topic, partition = self.random.choice(self.seen.places + self.internal)
         brokers = list(self.network.family.ports)
-        replicas = self.random.sample(brokers, self.random.randrange(2, len(brokers) + 1))
+        replicas = self.random.sample(brokers, self.random.randrange(least, len(brokers) + 1))
         row = {"partition_index": partition, "replicas": replicas}
         body = {"timeout_ms": 3000, "topics": [{"name": topic, "partitions": [row]}]}
         self.say(f"moves {topic}-{partition} to {replicas}")
@@ -510,7 +513,7 @@ class Admin(FamilyClient):
             elif draw < 0.7:
                 yield from self._use(f"used-{lives}")
             elif self.seen.places and self.replicas > 1 and draw < 0.85:
-                yield from self._move()
+                yield from self.move()
             elif self.seen.places:
                 topic, partition = self.random.choice(self.seen.places + self.internal)
                 rows = [{"topic": topic, "partitions": [partition]}]
@@ -519,3 +522,13 @@ class Admin(FamilyClient):
                     yield from self.ask(self.any_port(), "ElectLeaders", 2, body)
                 except Disconnected:
                     pass
+
+
+class Mover(Admin):
+    """Has replicas moved, as soon as others are where they were moved to, and before."""
+
+    def script(self) -> Script:
+        while not self.is_told_to_end:
+            yield self.random.choice((0.05, 0.3, 1.0)) * self.random.random()
+            if self.seen.places:
+                yield from self.move(least=1)

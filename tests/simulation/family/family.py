@@ -341,6 +341,23 @@ class Family:
             if number in partition.replicas and {*partition.in_sync_replicas} - {number}
         ]
 
+    def has_all_copies(self) -> bool:
+        """Whether each replica is in sync, and has what any other has told."""
+        image = self.image()
+        if image is None or len(self.brokers()) < self.size.brokers:
+            return False
+        held: dict[tuple[bytes, int], list[Partition]] = {}
+        for partition in self.partitions():
+            held.setdefault((partition.topic_id, partition.partition), []).append(partition)
+        for topic in image.topics_by_id.values():
+            for one in topic.partitions:
+                logs = held.get((topic.topic_id, one.partition), [])
+                told = max((each.high_watermark for each in logs), default=0)
+                whole = sum(each.log.log_end_offset >= told for each in logs)
+                if whole < len(one.replicas) or len(one.in_sync_replicas) < len(one.replicas):
+                    return False
+        return True
+
     def is_held_by_others(self, number: int) -> bool:
         """Whether nothing is lost that counts if a node loses all that it has."""
         image = self.image()

@@ -12,7 +12,8 @@ full      a node's disk has no room
 refuse    a node's disk refuses to write or to flush; its broker is started again after that
 unread    a node's disk refuses to read, a few times
 lose      a broker is killed and its copy of a partition is gone, or all are, and a directory of
-          a node is empty when they start; once, and not the only copy in sync
+          a node is empty when they start; not the only copy in sync, and not before what was
+          lost last is there again
 leave     a client's connections end
 """
 
@@ -72,6 +73,8 @@ class Faults:
         """How often each has happened."""
         self.has_lost = False
         """Whether a copy is lost."""
+        self.loses_often = False
+        """Whether more than one is lost, one at a time."""
         self._is_healing = False
 
     def go_on_each(self, seconds: float) -> None:
@@ -189,7 +192,7 @@ class Faults:
 
     def lose(self) -> None:
         """What others have is lost: a partition's directory, or that of a node."""
-        if self.has_lost:
+        if self.has_lost and not self._may_lose_again():
             return
         number = self._random.randrange(1, self._size.brokers + 1)
         places = self._family.places_others_hold(number)
@@ -214,6 +217,9 @@ class Faults:
         self._trace("end", "all are killed")
         self._family.end_all()
         self._family.boot()
+
+    def _may_lose_again(self) -> bool:
+        return self.loses_often and self._family.has_all_copies()
 
     def cut(self) -> None:
         self._family.end_all()

@@ -9,7 +9,9 @@ With `Plan.has_transactions` there are transactional clients and read_committed 
 with `Plan.has_guests` network workers lend connections to I/O workers; with `Plan.has_sessions`
 clients read in fetch sessions; with `Plan.reads_ahead` some read on in one way, and are told what
 follows; with `Plan.has_deletes` records are deleted; with `Plan.has_tier` there is a remote store,
-and with `Plan.has_shifts` what topics have there expires, and is switched off and on.
+and with `Plan.has_shifts` what topics have there expires, and is switched off and on; with
+`Plan.has_moves` partitions are moved onto brokers that have nothing of them, often, and copies are
+lost over and over.
 
 Then nothing fails any more, and within a minute everybody has caught up, or it is an error too.
 
@@ -47,6 +49,7 @@ from tests.simulation.family.clients import (
     Admin,
     AheadReader,
     Careless,
+    Mover,
     Producer,
     Reader,
     check_retried,
@@ -111,6 +114,10 @@ class Plan(NamedTuple):
     has_shifts: bool = False
     """… and these expire, topics with copies are deleted, and their settings change."""
 
+    has_moves: bool = False
+    """Replicas begin empty, often: partitions are moved, and copies are lost. With a store or
+    without, with transactions or without, as the seed says."""
+
 
 ANY = Plan()
 AHEAD = Plan(reads_ahead=True)
@@ -130,6 +137,7 @@ DELETE_FAULTS = (
 DELETES = Plan(faults=DELETE_FAULTS, has_deletes=True)
 GUESTS = Plan(has_guests=True)
 TIER = Plan(has_tier=True)
+MOVES = Plan(is_whole=True, has_moves=True)
 TIER_SHIFTS = Plan(has_tier=True, has_shifts=True)
 TIER_TRANSACTIONS = Plan(has_tier=True, has_transactions=True)
 SESSIONS = Plan(has_sessions=True)
@@ -144,6 +152,7 @@ KINDS = {
     TIER: "tier",
     TIER_SHIFTS: "tier-shifts",
     TIER_TRANSACTIONS: "tier-transactions",
+    MOVES: "moves",
 }
 """As `scripts/simulate` names them."""
 
@@ -153,8 +162,9 @@ class Simulation:
 
     def __init__(self, seed: int, plan: Plan = ANY) -> None:
         self.seed = seed
-        self.plan = plan
         self.random = random = Random(seed)
+        self.kind = KINDS.get(plan)
+        self.plan = plan = _drawn(plan, random)
         self.root = tempfile.mkdtemp(prefix="family-", dir=MEMORY if MEMORY.is_dir() else None)
         self.scheduler = Scheduler(random)
         self.system = System(self.scheduler, self.root)
@@ -189,6 +199,8 @@ class Simulation:
             self.check_copies,
         )
         self.seen.shrinks = plan.has_shifts
+        if plan.has_moves:
+            self.kinds = (*(self.kinds or kinds_of(self.is_whole, self.is_durable)), *["lose"] * 5)
 
     def _draw_transactions(self) -> None:
         random = self.random
@@ -264,6 +276,7 @@ class Simulation:
                     self.kinds or kinds_of(self.is_whole, self.is_durable),
                     self._on_jump,
                 )
+                self.faults.loses_often = self.plan.has_moves
                 self.scheduler.look = self._look
                 try:
                     self._run()
@@ -273,9 +286,8 @@ class Simulation:
         except (AssertionError, Fault) as fault:
             # A fault is a client's, who can't read what it is given.
             trace = "\n".join(self.lines)
-            kind = KINDS.get(self.plan)
-            again = f"scripts/simulate --of {kind} --from {self.seed} --seeds 1"
-            if kind is None:
+            again = f"scripts/simulate --of {self.kind} --from {self.seed} --seeds 1"
+            if self.kind is None:
                 again = f"simulate({self.seed}, {self.plan})"
             raise AssertionError(f"seed {self.seed}: {fault}; again: {again}\n{trace}") from fault
         finally:
@@ -351,6 +363,8 @@ class Simulation:
             TimeReader(network, "time-reader", seen)
         if self.plan.has_shifts:
             Shifter(network, "shifter", seen)
+        if self.plan.has_moves:
+            Mover(network, "mover", seen, self.size.brokers)
         for number in range(random.randrange(1, 3)):
             Reader(network, f"reader-{number}", seen)
         if self.plan.has_sessions:
@@ -372,7 +386,11 @@ class Simulation:
         """Those who need the topics that were created first."""
         random, network, seen = self.random, self.network, self.seen
         for number, place in enumerate(list(seen.places)):
-            Producer(network, f"producer-{number}", seen, place, random.randrange(5, 120))
+            producer = Producer(
+                network, f"producer-{number}", seen, place, random.randrange(5, 120)
+            )
+            if self.plan.has_moves and self.plan.has_tier:
+                producer.at_once_max = 1
         Careless(network, "careless", seen, random.choice(seen.places))
         for number in range(random.randrange(1, 4)):
             Consumer(network, f"consumer-{number}", seen, "group", topics)
@@ -399,8 +417,9 @@ class Simulation:
 
     def check_copies(self, place: Place, end_offset: int) -> None:
         """What was acknowledged is in two logs of three, where that is asked for and can be seen:
-        nothing was lost yet, and every broker lives and has its logs open."""
-        if self.size.brokers < 3 or self.faults.has_lost:
+        nothing was lost yet, there are three replicas all the time, and every broker lives and has
+        its logs open."""
+        if self.size.brokers < 3 or self.faults.has_lost or self.plan.has_moves:
             return
         ends = self.family.log_ends(place)
         if len(ends) == self.size.brokers:
@@ -448,6 +467,14 @@ def _batches(content: bytes, start: int) -> bytes:
         if header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] < start:
             first = at
     return content[first:at]
+
+
+def _drawn(plan: Plan, random: Random) -> Plan:
+    """What a plan leaves to the seed before all else."""
+    if not plan.has_moves:
+        return plan
+    has_tier = random.random() < 0.7
+    return plan._replace(has_tier=has_tier, has_transactions=random.random() < 0.5)
 
 
 class Starting(Admin):
@@ -619,6 +646,11 @@ def simulate_tier_shifts(seed: int) -> Simulation:
 def simulate_tier_transactions(seed: int) -> Simulation:
     """One history with transactions, of which much is in a remote store alone."""
     return simulate(seed, TIER_TRANSACTIONS)
+
+
+def simulate_moves(seed: int) -> Simulation:
+    """One history whose replicas begin empty, over and over."""
+    return simulate(seed, MOVES)
 
 
 def simulate_guests(seed: int) -> Simulation:
