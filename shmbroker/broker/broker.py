@@ -208,8 +208,10 @@ class Broker:
                 self.steady_ms,
                 disk.tier_cache,
                 member.incarnation,
+                self._on_decided,
             )
             self.store.retain_tiered = self.tiering.retain
+            self.store.has_remote_store = True
 
     def _build_reading(self, tables: Tables) -> None:
         """What reads logs, and passes the descriptors of their files."""
@@ -442,7 +444,7 @@ class Broker:
         self.purgatory.check(partition.key)
 
     def _on_decided(self, partition: Partition) -> None:
-        """The controller has looked at what a partition lacks: it may lead now."""
+        """The controller, or the remote store, has said what a partition lacks: it may lead now."""
         self.placement.apply_again(partition, self.image)
 
     def finish_flushes(self) -> None:

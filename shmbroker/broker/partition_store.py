@@ -93,6 +93,7 @@ class PartitionStore:
         self.is_fenced = False
         self.retain_tiered: Callable[[Partition, int], bool] = lambda partition, now_ms: True
         """Retention of a tiered log (`Tier.retain`)."""
+        self.has_remote_store = False
         self.swapping: set[bytes] = set()
         """Keys of the partitions of which segments are about to be replaced."""
         self.next_checkpoint_ms = 0
@@ -131,6 +132,7 @@ class PartitionStore:
             return self.open(topic, index, config, now_ms)
         self._note_opened(known.name, log)
         partition = self._new_partition(topic, index, known, log)
+        partition.waits_for_store = is_new and config.is_tiered and self.has_remote_store
         if log.log_end_offset < known.end:
             partition.lost_below = known.end
             if not is_new:

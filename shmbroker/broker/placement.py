@@ -227,6 +227,8 @@ class Placement:
                 self.unopened[key] = topic, image
                 return
             self.unopened.pop(key, None)
+            if self._member.has_served and not image.leader_epoch:
+                partition.waits_for_store = False  # Its topic was created a moment ago.
             if len(image.replicas) > 1:
                 self._look_whether_lost(partition, image)
         if self.is_in_doubt and len(image.replicas) > 1:

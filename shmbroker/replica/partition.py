@@ -54,6 +54,7 @@ class Partition:
         "in_sync_replicas",
         "is_compacted",
         "is_fsync",
+        "is_held_back",
         "is_internal",
         "is_leader",
         "is_led_offline",
@@ -85,6 +86,7 @@ class Partition:
         "topic",
         "topic_id",
         "waits_for",
+        "waits_for_store",
     )
 
     def __init__(
@@ -115,6 +117,11 @@ class Partition:
         self.leads_from_epoch = 0
         """The first epoch that it may lead in, whatever the metadata says: before, it lacks
         something that the one that made it the leader did not know of."""
+        self.waits_for_store = False
+        """Whether its log was made anew, and what it held may be in the remote store: it does not
+        lead before that is known."""
+        self.is_held_back = False
+        """Whether it would lead but for that."""
         self.may_be_cut = False
         """Whether its leader may lack what was committed: an operator has allowed to elect such a
         one."""
@@ -173,6 +180,9 @@ class Partition:
             and not self.is_offline
             and image.leader_epoch >= self.leads_from_epoch
         )
+        self.waits_for_store &= not self.log.log_end_offset
+        self.is_held_back = leads and self.waits_for_store
+        leads = leads and not self.waits_for_store
         if is_first and len(image.replicas) > 1:
             # What is behind it may be on this replica alone, so that it must not be shown.
             log = self.log
@@ -230,7 +240,7 @@ class Partition:
     def take_offline(self) -> None:
         """The disk has failed: nothing is read or appended here until the broker starts again."""
         self.is_led_offline = self.is_led_offline or self.is_leader
-        self.is_leader = False
+        self.is_leader = self.is_held_back = False
         self.is_offline = True
 
     def take_over(self, high_watermark: int) -> None:
@@ -239,6 +249,17 @@ class Partition:
         Whatever it had told is here, as an in-sync replica has all below the high watermark.
         """
         self.high_watermark = max(self.high_watermark, min(high_watermark, self.log.log_end_offset))
+
+    def on_begun_behind(self) -> None:
+        """The log, which was empty, goes on behind what the remote store has: all of that was
+        committed."""
+        self.take_over(self.log.log_end_offset)
+        if len(self.replicas) > 1 and self.store_high_watermark is not None:
+            self.store_high_watermark(self.high_watermark)
+        if self.is_leader:
+            self.epoch_start_offset = self.log.log_end_offset
+            self.log.begin_epoch(self.leader_epoch)
+            self.advance_high_watermark()
 
     def advance_high_watermark(self) -> bool:
         """Move it as far as the in-sync replicas allow; True if it moved."""

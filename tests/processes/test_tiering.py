@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import time
 import uuid
@@ -452,6 +453,19 @@ def end_of_epoch(client: RawClient, epoch: int) -> tuple[int, int]:
     body = {"replica_id": -1, "topics": [{"topic": TOPIC, "partitions": [row]}]}
     answer = client.ask("OffsetForLeaderEpoch", 4, body)["topics"][0]["partitions"][0]
     return answer["error_code"], answer["end_offset"]
+
+
+def test_a_log_that_is_lost_goes_on_behind_what_the_store_has() -> None:
+    """Though a producer writes as soon as there is a leader."""
+    with Broker(*QUICK) as broker:
+        create(broker, local_retention_bytes="0")
+        produce(broker, 3000)
+        wait_until(lambda: local_segments(broker) == [3000], "all to be in the store alone")
+        broker.kill()
+        shutil.rmtree(broker.data / "node-1" / f"{TOPIC}-0")
+        broker.start()
+        produce(broker, 500, 3000)
+        read(broker, 3500)
 
 
 def test_a_new_replica_that_leads_knows_epochs_and_transactions_of_what_the_store_has() -> None:

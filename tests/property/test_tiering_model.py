@@ -6,6 +6,7 @@ after so many changes, and the tier process a queue of what it was asked.
 
 import itertools
 import os
+import shutil
 import tempfile
 from collections import deque
 from pathlib import Path
@@ -32,6 +33,7 @@ from shmbroker.replica.partition import Partition
 from shmbroker.tier import transfer
 from shmbroker.tier.manifest import PartitionName, partition_prefix, stem_of
 from shmbroker.tier.remote_log import RemoteSegment
+from shmbroker.tier.states import read_state
 from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR
 from tests.support.leadership import leadership
 from tests.unit.tier.stores import Killed, MemoryStore
@@ -67,11 +69,12 @@ class World:
         self.asked: deque = deque()
         self.is_swept = False
         self.incarnation = 0
+        self.epoch = 0
         self.log_start = 0
         self.settings = {"remote.storage.enable": "true", "index.interval.bytes": "150"}
         self.open()
 
-    def open(self) -> None:
+    def open(self, is_new: bool = False) -> None:
         """The I/O worker begins (again): the page cache has survived."""
         self.incarnation += 1
         self.file_ids = itertools.count(self.incarnation << 20)
@@ -86,7 +89,8 @@ class World:
             cleaned_offset=0,
         )
         self.partition = Partition(KEY, "t", TOPIC_ID, 0, self.log)
-        self.partition.on_leadership(1, leadership())
+        self.partition.waits_for_store = is_new
+        self.partition.on_leadership(1, leadership(self.epoch))
         self.table_store = store = SimpleNamespace(
             is_log_start_moved=False,
             log_directory=SimpleNamespace(
@@ -100,9 +104,22 @@ class World:
         )
         self.tiering = Tiering(
             store, CONFIG, self.ask, lambda key: None, lambda: self.now_ms, lambda: self.now_ms,
-            os.path.join(self.directory, "cache"), self.incarnation,
+            os.path.join(self.directory, "cache"), self.incarnation, self.on_decided,
         )  # fmt: skip
         self.tiering.on_partition(self.partition)
+
+    def on_decided(self, partition: Partition) -> None:
+        """The store has said what was lost here."""
+        partition.on_leadership(1, leadership(self.epoch))
+        self.tiering.on_partition(partition)
+
+    def lose_disk(self) -> None:
+        """The I/O worker begins again, and its directory is empty."""
+        self.log.close(clean=False)
+        shutil.rmtree(os.path.join(self.directory, "t-0"))
+        self.log_start = 0
+        self.epoch += 1
+        self.open(is_new=True)
 
     def note_log_start(self) -> None:
         self.table_store.is_log_start_moved = True
@@ -183,6 +200,13 @@ class World:
         segment = RemoteSegment(**{field: body[field] for field in FIELDS})
         found = transfer.read_aborted(self.store, PREFIX, segment)
         return {"aborted": [one._asdict() for one in found]}
+
+    def TierState(self, body: dict) -> dict:
+        state = read_state(self.store, PREFIX, NAME, body["offset"])
+        if state is None:
+            return {"offset": -1}
+        epochs = [{"epoch": epoch, "start_offset": start} for epoch, start in state.epochs]
+        return {"offset": state.offset, "epochs": epochs, "snapshot": state.snapshot or b""}
 
     # ── what happens ────────────────────────────────────────────────────────────────────────────
 

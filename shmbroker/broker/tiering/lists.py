@@ -5,7 +5,9 @@ follower now and then. An empty one is not believed where only the store has the
 log: a directory that is not mounted looks like that. It counts as a store that fails, and nothing
 of the log is given up. What was copied while a list was on its way is taken in as well: the list
 may be from before, and the segment gone here. A log whose disk has lost offsets that the store has
-goes on behind them if it is empty; else nothing of it is copied any more.
+goes on behind them if it is empty, and with what the store knows of them; else nothing of it is
+copied any more. One that was made anew does not lead before that (`Partition.waits_for_store`):
+what it would take until then would stand where the store has something else.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from __future__ import annotations
 import logging
 
 from shmbroker import logs
+from shmbroker.errors import StorageFault
 from shmbroker.log.retention import raise_start
-from shmbroker.log.truncation import truncate_fully
+from shmbroker.log.truncation import begin_at
 from shmbroker.tier.remote_log import ABSENT, RemoteLog, RemoteSegment
 from shmbroker.wire.api_keys import TIER_LOAD
 
@@ -25,6 +28,10 @@ if TYPE_CHECKING:
 
     from shmbroker.broker.partition_store import PartitionStore
     from shmbroker.broker.tiering.remotes import Remote, RemoteTable
+    from shmbroker.broker.tiering.states import States
+    from shmbroker.log.partition_log import PartitionLog
+    from shmbroker.log.truncation import StateAt
+    from shmbroker.replica.partition import Partition
 
 logger = logging.getLogger(__name__)
 
@@ -32,11 +39,22 @@ FOLLOWER_REFRESH_MS = 30_000
 
 
 class Lists:
-    """Asks for lists; `on_loaded` is told of each that has come."""
+    """Asks for lists.
 
-    def __init__(self, table: RemoteTable, on_loaded: Callable[[Remote], None]) -> None:
+    on_loaded: told of each that has come. on_decided: of a partition that may lead now.
+    """
+
+    def __init__(
+        self,
+        table: RemoteTable,
+        states: States,
+        on_loaded: Callable[[Remote], None],
+        on_decided: Callable[[Partition], None],
+    ) -> None:
         self.table = table
+        self.states = states
         self.on_loaded = on_loaded
+        self.on_decided = on_decided
 
     def load(self, remote: Remote) -> None:
         """Ask for its list, unless it is known or on the way."""
@@ -81,16 +99,75 @@ class Lists:
                 extra=logs.seldom(mounted),
             )
             return
-        remote.succeeded()
         for copy in remote.copied:
             copies.add(copy)
+        partition = remote.partition
+        if (partition.is_leader or partition.is_held_back) and _goes_on_behind(log, copies):
+            self._begin_behind(remote, copies)
+        else:
+            self._on_taken(remote, copies)
+
+    def _begin_behind(self, remote: Remote, copies: RemoteLog) -> None:
+        """The log is empty, and the store has what it held: let it go on there, once it knows what
+        the store does of that."""
+        partition = remote.partition
+        log, epoch, end = partition.log, partition.leader_epoch, copies.end_offset
+
+        def on_state(state: StateAt | None) -> None:
+            remote.is_asked = False
+            is_led = partition.is_leader or partition.is_held_back
+            if not self.table.has(remote):
+                return
+            if not (state and is_led and state.offset == end and partition.leader_epoch == epoch):
+                remote.failed(self.table.steady_ms())
+            elif _goes_on_behind(log, copies):
+                logger.warning(
+                    "%s-%d: the log is empty, the store has it up to %d: it goes on there%s",
+                    partition.topic,
+                    partition.partition,
+                    end,
+                    "" if state.snapshot else ", and does not know which producers wrote before",
+                )
+                try:
+                    begin_at(log, state, max(log.log_start_offset, copies.start_offset))
+                except StorageFault as fault:
+                    logger.error("%s", fault)
+                    remote.failed(self.table.steady_ms())
+                    return
+                partition.on_begun_behind()
+                self._on_taken(remote, copies)
+            else:
+                self._on_taken(remote, copies)
+            self.table.wake(partition.key)
+
+        remote.is_asked = True  # no other list is asked for meanwhile
+        self.states.find(remote, end - 1, on_state)
+
+    def _on_taken(self, remote: Remote, copies: RemoteLog) -> None:
+        partition = remote.partition
+        remote.succeeded()
         remote.log = copies
         remote.is_loaded = remote.is_current = True
         remote.refresh_ms = self.table.steady_ms() + FOLLOWER_REFRESH_MS
-        if remote.partition.is_leader:
+        if partition.is_leader:
             reconcile(remote, self.table.store)
             _name_gaps(remote)
+        if partition.waits_for_store and (partition.is_held_back or not copies.segments):
+            partition.waits_for_store = False
+            if partition.is_held_back:
+                remote.is_current = False  # It is asked for again by the leader.
+                self.on_decided(partition)
         self.on_loaded(remote)
+
+
+def _goes_on_behind(log: PartitionLog, copies: RemoteLog) -> bool:
+    """Whether the log is empty, and the store has all that came before."""
+    end = copies.end_offset
+    return (
+        end > log.log_end_offset
+        and not any(segment.size for segment in log.segments)
+        and copies.covered_end(max(log.log_start_offset, copies.start_offset)) == end
+    )
 
 
 def reconcile(remote: Remote, store: PartitionStore) -> None:
@@ -99,24 +176,11 @@ def reconcile(remote: Remote, store: PartitionStore) -> None:
     log = partition.log
     if copies.end_offset > log.log_end_offset:
         # Only what is on the disk is copied: the disk has lost it.
-        if log.log_end_offset == log.segments[0].base_offset and copies.covered_end(
-            max(log.log_start_offset, copies.start_offset)
-        ) == (end := copies.end_offset):
-            logger.warning(
-                "%s-%d: the log is empty, the store has it up to %d: it goes on there",
-                partition.topic,
-                partition.partition,
-                end,
-            )
-            truncate_fully(log, end, max(log.log_start_offset, copies.start_offset))
-            log.begin_epoch(partition.leader_epoch)
-            partition.advance_high_watermark()
-        else:
-            remote.give_up(
-                f"the store has offsets up to {copies.end_offset}, "
-                f"the log only up to {log.log_end_offset}"
-            )
-            return
+        remote.give_up(
+            f"the store has offsets up to {copies.end_offset}, "
+            f"the log only up to {log.log_end_offset}"
+        )
+        return
     first = copies.begins_at(log.log_start_offset)
     local = log.segments[0].base_offset
     start = local if first == ABSENT else min(first, local)

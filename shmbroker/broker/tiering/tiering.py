@@ -52,15 +52,17 @@ class Tiering:
         steady_ms: Callable[[], int],
         cache_root: str,
         incarnation: int,
+        on_decided: Callable[[Partition], None],
     ) -> None:
-        """ask, wake, now_ms, steady_ms: as `RemoteTable` has them."""
+        """ask, wake, now_ms, steady_ms: as `RemoteTable` has them. on_decided: as `Lists`."""
         self.is_there = True
         self.store = store
         self.interval_ms = config["remote.log.manager.task.interval.ms"]
         self.find_timeout_ms = config["remote.list.offsets.request.timeout.ms"]
         cache_bytes_max = config["shmbroker.tier.cache.bytes"] // config["shmbroker.io.workers"]
         self.table = RemoteTable(store, ask, wake, now_ms, steady_ms)
-        self.lists = Lists(self.table, self._on_loaded)
+        self.states = States(self.table)
+        self.lists = Lists(self.table, self.states, self._on_loaded, on_decided)
         self.uploads = Uploads(self.table)
         self.copied = self.uploads.throttle
         self.pieces = Pieces(self.table, cache_root, incarnation, cache_bytes_max)
@@ -68,7 +70,6 @@ class Tiering:
         self.reader = RemoteReader(self.table, self.lists, self.pieces)
         self.indexes = TransactionIndexes(self.table)
         self.lookups = TimeLookups(self.table, self.lists)
-        self.states = States(self.table)
         self._next_ms = 0
 
     # ── partitions come and go ──────────────────────────────────────────────────────────────────
