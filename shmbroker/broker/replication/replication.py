@@ -12,7 +12,8 @@ Rules of this file:
 * A replica that was found to lack something leads only when the controller has heard of it, and one
   that has what its leader lacks says so (`log_ends`).
 * The next leader begins at the high watermark that the leader before had told, which lies in
-  shared memory: it never goes back for anybody.
+  shared memory: it never goes back for anybody. Who does not know which one that was, as its own
+  process was dead then, goes by what any sibling had told.
 * Where acks wait for followers, the process looks at its rings for some turns of the scheduler
   before it sleeps: their READs come within some ten microseconds, and a wake-up takes that long.
   So it does after an append, and after the last ack, as long as the next comes soon (`ipc.streak`),
@@ -181,9 +182,10 @@ class Replication:
             return  # nobody follows it or waits for a follower: a start may have thousands of them
         if partition.is_leader:
             self.fetcher.unfollow(partition.key)
-            told = self.siblings.get(before)
-            if not was_leader and told is not None:
-                partition.take_over(told.high_watermark(partition.key))
+            if not was_leader:
+                leader = self.siblings.get(before)
+                for told in (leader,) if leader is not None else self.siblings.values():
+                    partition.take_over(told.high_watermark(partition.key))
             if partition.is_fsync and partition.log.recovery_point < partition.log.log_end_offset:
                 # What it took as a follower: the high watermark waits for this disk, too.
                 self._want_durable(partition)
