@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from shmbroker.wire.error_codes import (
-    NONE,
-    OUT_OF_ORDER_SEQUENCE_NUMBER,
-)
+from shmbroker.log.config import LogConfig
+from shmbroker.wire.error_codes import NONE, OUT_OF_ORDER_SEQUENCE_NUMBER
 from tests.property.test_tiering_model import RECORDS, World
 
 BEGIN, ABORT = 0, 4
@@ -86,3 +84,12 @@ def test_what_is_damaged_there_is_not_gone_without(world: World) -> None:
     world.store.objects[key] = b"damaged"
     world.answer()
     assert not world.partition.is_leader
+
+
+def test_it_leads_empty_once_its_topic_has_no_remote_storage_any_more(world: World) -> None:
+    """What the store has is given up, and nobody waits for it."""
+    world.lose_disk()
+    world.asked.clear()
+    world.log.set_config(LogConfig({"remote.storage.enable": "false"}))
+    world.tiering.on_partition(world.partition)
+    assert world.partition.is_leader and world.log.log_end_offset == 0

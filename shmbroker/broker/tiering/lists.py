@@ -153,11 +153,20 @@ class Lists:
             reconcile(remote, self.table.store)
             _name_gaps(remote)
         if partition.waits_for_store and (partition.is_held_back or not copies.segments):
-            partition.waits_for_store = False
             if partition.is_held_back:
                 remote.is_current = False  # It is asked for again by the leader.
-                self.on_decided(partition)
+            self._let_lead(partition)
         self.on_loaded(remote)
+
+    def on_untiered(self, partition: Partition) -> None:
+        """Note a partition that has nothing in the store, or not any more."""
+        if partition.waits_for_store:
+            self._let_lead(partition)
+
+    def _let_lead(self, partition: Partition) -> None:
+        partition.waits_for_store = False
+        if partition.is_held_back:
+            self.on_decided(partition)
 
 
 def _goes_on_behind(log: PartitionLog, copies: RemoteLog) -> bool:

@@ -85,6 +85,7 @@ class Tiering:
                 raise_start(log, log.local_start_offset)
                 self.store.note_log_start()
                 self.store.on_readable(partition.key)
+            self.lists.on_untiered(partition)
             return
         if remote is None:
             remote = Remote(partition)
