@@ -1,7 +1,8 @@
-"""The high watermark that a replica begins to lead with: what any leader before has told."""
+"""A replica begins to lead: with what any leader before has told, alone or not."""
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,11 +37,19 @@ class Taking:
         partitions = Partitions({KEY: self.partition})
         memory = memoryview(bytearray(table_bytes(8)))
         self.table = PositionTable(memory, 8)
+        peer: Any = SimpleNamespace(
+            slot=2,
+            number=2,
+            send=lambda *sent: self.sent.append(sent),
+            doorbell=SimpleNamespace(ring_if_sleeping=lambda: None),
+        )
+        self.peer = peer
+        self.sent: list[Any] = []
         nothing: Any = lambda *_, **__: False  # noqa: E731
         self.replication = Replication(
             1,
             Appender(partitions, lambda: 1, nothing, nothing, lambda: 1),
-            {},
+            {2: (peer, nothing)},
             {2: SiblingPositions(memory)},
             1000,
             awake=nothing,
@@ -61,9 +70,15 @@ class Taking:
         self.slot = slot
         PositionSlot(self.table, slot).store_high_watermark(TOLD)
 
-    def on_leader(self, leader: int, epoch: int) -> int:
+    def on_leader(
+        self,
+        leader: int,
+        epoch: int,
+        replicas: tuple[int, ...] = REPLICAS,
+        in_sync: tuple[int, ...] = (1, 3),
+    ) -> int:
         """Who leads now; the high watermark here."""
-        image = leadership(epoch, leader, REPLICAS, (1, 3))
+        image = leadership(epoch, leader, replicas, in_sync)
         self.replication.on_leadership(self.partition, image)
         return self.partition.high_watermark
 
@@ -88,3 +103,20 @@ def test_who_was_held_back_asks_all(taking: Taking) -> None:
     taking.partition.leads_from_epoch = 3
     assert taking.on_leader(1, 2) == KNOWN
     assert taking.on_leader(1, 3) == TOLD
+
+
+def test_an_ack_is_given_when_the_replicas_that_it_waits_for_go(taking: Taking) -> None:
+    """The partition is moved to this broker alone."""
+    taking.on_leader(1, 2)
+    delayed = taking.replication.delayed
+    delayed.add((taking.peer, 7, taking.partition, 4, 1, 5, 1 << 60))
+    assert taking.on_leader(1, 3, (1,), (1,)) == 5
+    assert len(taking.sent) == 1 and not len(delayed)
+
+
+def test_who_is_left_alone_follows_no_more(taking: Taking) -> None:
+    taking.on_leader(2, 1)
+    rows = taking.replication.fetcher.links[2].rows
+    assert len(rows) == 1
+    taking.on_leader(1, 2, (1,), (1,))
+    assert not rows
