@@ -11,6 +11,7 @@ go at any moment, so it is looked at again when something is done: that counts i
 import itertools
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from shmbroker.log.checkpoints import sync_directory
 from shmbroker.tier.object_store import MissingFault, StoreFault
@@ -28,6 +29,8 @@ class DirectoryStore:
         self.root = os.path.abspath(root)
         self._mark = StoreMark(self.root, known) if known else None
         self._numbers = itertools.count()
+        self._durable: set[str] = set()
+        """Directories whose names are on the disk, as this process has seen to it."""
 
     def _path(self, key: str) -> str:
         parts = key.split("/")
@@ -76,16 +79,18 @@ class DirectoryStore:
             raise StoreFault(f"can't write {path}: {error.strerror or error}") from error
 
     def _make_directories(self, path: str) -> None:
-        """Like `makedirs`, each name durable in the directory above it."""
-        if os.path.isdir(path):
+        """Like `makedirs`, each name durable in the directory above it. Who made one that is there
+        may have died before it was."""
+        is_known = path in self._durable or len(path) < len(self.root)
+        if is_known and os.path.isdir(path):
             return
         above = os.path.dirname(path)
         self._make_directories(above)
-        try:
+        self._durable.discard(path)
+        with suppress(FileExistsError):
             os.mkdir(path)
-        except FileExistsError:
-            return
         sync_directory(above)
+        self._durable.add(path)
 
     def get(self, key: str, start: int = 0, length: int = -1) -> bytes:
         path = self._path(key)
