@@ -10,6 +10,7 @@ import pytest
 
 from shmbroker.broker.tiering.lists import FOLLOWER_REFRESH_MS, Lists
 from shmbroker.broker.tiering.remotes import BACKOFF_MS_MIN, Remote, RemoteTable
+from shmbroker.broker.tiering.states import States
 from shmbroker.broker.tiering.uploads import COPIES_MAX, Uploads
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
@@ -17,7 +18,7 @@ from shmbroker.log.retiring import delete_local_before
 from shmbroker.records.batch import encode_batch
 from shmbroker.replica.partition import Partition
 from shmbroker.tier.remote_log import RemoteSegment
-from shmbroker.wire.api_keys import TIER_COPY, TIER_DELETE, TIER_LOAD
+from shmbroker.wire.api_keys import TIER_COPY, TIER_DELETE, TIER_LOAD, TIER_STATE
 from shmbroker.wire.error_codes import CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, NONE
 from tests.support.leadership import leadership
 
@@ -52,7 +53,8 @@ class Side:
             self.store, self.ask, lambda _key: None, lambda: NOW_MS, lambda: NOW_MS
         )
         self.loaded: list[Remote] = []
-        self.lists = Lists(self.table, self.loaded.append)
+        self.let_lead: list[Partition] = []
+        self.lists = Lists(self.table, States(self.table), self.loaded.append, self.let_lead.append)
         self.uploads = Uploads(self.table)
         self.remote = Remote(self.partition)
         self.table.remotes[self.partition.key] = self.remote
@@ -72,6 +74,8 @@ class Side:
         segments = [one._asdict() for one in copies]
         lost = [{"base_offset": a, "end_offset": b, "leader_epoch": 0} for a, b in damaged]
         self.answer(segments=segments, damaged=lost)
+        if self.asked[-1][0] == TIER_STATE:  # of an empty log, which goes on behind the copies
+            self.answer(offset=self.asked[-1][1]["offset"] + 1, epochs=[], snapshot=b"")
         self.asked.clear()
 
     def copying(self) -> list[int]:
