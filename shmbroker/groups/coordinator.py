@@ -87,7 +87,7 @@ class GroupCoordinator(Sharded[GroupShard]):
             self.shards,
             self.shard_of,
             Grants(standing, steady_ms),
-            Timers(self._wake_by),
+            Timers(self._wake_by, self._is_wanted),
             now_ms,
             steady_ms,
             make_member_id,
@@ -141,16 +141,26 @@ class GroupCoordinator(Sharded[GroupShard]):
             self._load_some(self.loading[0])
         self.removal.remove_some()
         for due_ms, _, what in self.table.timers.take_due(now_ms):
+            if not self._is_wanted(due_ms, what):
+                continue
             if isinstance(what, GroupShard):
-                if self.shards.get(what.partition.partition) is what:
-                    self.removal.expire(what, now_ms)
-            elif due_ms == what.scheduled_ms:
+                self.removal.expire(what, now_ms)
+            else:
                 what.scheduled_ms = NEVER_MS
                 if isinstance(what, ConsumerGroup):
                     self.consumers.run_due(what, now_ms)
                 else:
                     self.classics.run_due(what, now_ms)
         self._set_wake()
+
+    def _is_wanted(self, due_ms: int, what: AnyGroup | GroupShard) -> bool:
+        """Whether this timer is the one that counts, of what is coordinated here."""
+        shard = what if isinstance(what, GroupShard) else what.owner
+        if self.shards.get(shard.partition.partition) is not shard:
+            return False
+        if isinstance(what, GroupShard):
+            return True
+        return due_ms == what.scheduled_ms and shard.groups.get(what.group_id) is what
 
     def _set_wake(self) -> None:
         is_busy = self.loading or self.removal.has_more

@@ -81,7 +81,7 @@ class TransactionCoordinator(Sharded[TransactionShard]):
         self.table = TransactionTable(
             config,
             self.shards,
-            Timers(self._wake_by),
+            Timers(self._wake_by, self._is_wanted),
             now_ms,
             steady_ms,
             version,
@@ -124,13 +124,19 @@ class TransactionCoordinator(Sharded[TransactionShard]):
         for due_ms, _, what in table.timers.take_due(now_ms):
             if isinstance(what, Markers):
                 self.endings.on_marked(what)
-            elif due_ms == what.scheduled_ms and table.is_here(what):
+            elif self._is_wanted(due_ms, what):
                 what.scheduled_ms = NEVER_MS
                 if table.due_ms(what) <= now_ms:
                     self._on_time(what, now_ms)
                 else:
                     table.schedule(what)
         self._set_wake()
+
+    def _is_wanted(self, due_ms: int, what: Entry | Markers) -> bool:
+        """Whether this timer is the one that counts, of what is coordinated here."""
+        if isinstance(what, Markers):
+            return not what.is_void
+        return due_ms == what.scheduled_ms and self.table.is_here(what)
 
     def _on_time(self, entry: Entry, now_ms: int) -> None:
         """Abort a transaction that has taken too long, or let an id expire that was not used for

@@ -15,6 +15,7 @@ from shmbroker.groups.coordinator import GroupCoordinator
 from shmbroker.groups.group_partition import group_partition
 from shmbroker.groups.offset_store import NO_EXPIRY
 from shmbroker.groups.removal import REMOVALS_PER_STEP
+from shmbroker.groups.timers import TIDY_FROM
 from shmbroker.ids import ZERO_UUID
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
@@ -611,6 +612,20 @@ def test_heartbeats_leave_no_timers_behind(broker: Broker) -> None:
         broker.wait(3000)
         assert all(broker.heartbeat(member, group) == 0 for group, member in members)
     assert len(broker.groups.table.timers) <= timers
+
+
+def test_timers_of_groups_that_are_gone_do_not_pile_up(broker: Broker) -> None:
+    timers = broker.groups.table.timers
+    members = [(f"g{number}", broker.stable(f"g{number}")) for number in range(20)]
+    for _ in range(2 * TIDY_FROM // len(members)):
+        broker.groups.on_partition_gone(0)
+        broker.groups.on_partition(broker.partitions[0], 1)
+        broker.wait(1)
+    assert len(timers) <= TIDY_FROM
+    assert all(broker.heartbeat(member, group) == 0 for group, member in members)
+    broker.wait(10 * MINUTE_MS)
+    gone = error_codes.UNKNOWN_MEMBER_ID
+    assert all(broker.heartbeat(member, group) == gone for group, member in members)
 
 
 HOUR_MS = 60 * MINUTE_MS

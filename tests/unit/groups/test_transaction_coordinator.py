@@ -9,6 +9,7 @@ import pytest
 from shmbroker.errors import StorageFault
 from shmbroker.groups import group_log
 from shmbroker.groups.group_partition import group_partition
+from shmbroker.groups.timers import TIDY_FROM
 from shmbroker.groups.transactions.transaction import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
@@ -209,6 +210,26 @@ def test_each_transaction_has_its_own_time(broker: Broker) -> None:
     assert state_of(broker) == "CompleteCommit"
     broker.wait(DAY_MS)
     assert state_of(broker) == "CompleteCommit"
+
+
+def test_timers_of_what_is_over_do_not_pile_up(broker: Broker) -> None:
+    """One is set for when the id expires, each time that no transaction is open at the last one."""
+    timers = broker.transactions.table.timers
+    known = broker.init(timeout_ms=10).known
+    for _ in range(TIDY_FROM):
+        known = broker.end(broker.add(known).known).known
+        broker.mark()
+        broker.wait(10)
+    assert len(timers) <= TIDY_FROM
+    for number in range(50):
+        broker.init(f"y{number}")
+    for _ in range(20):
+        broker.transactions.on_partition_gone(0)
+        broker.transactions.on_partition(broker.partitions[0], 1)
+        broker.wait(1)
+    assert len(timers) <= TIDY_FROM
+    broker.wait(7 * DAY_MS)
+    assert broker.transactions.all_known() == (0, [])
 
 
 def test_an_id_without_use_expires(make: Make) -> None:
