@@ -21,6 +21,7 @@ from shmbroker.groups.consumer.answers import refusal
 from shmbroker.groups.consumer.change import Change, Downgrade
 from shmbroker.groups.consumer.member import AWAY_EPOCH
 from shmbroker.groups.consumer.targets import topics_hash
+from shmbroker.purgatory import NEVER_MS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def on_leave(
     away.revoking = {}
     change = Change()
     change.records.append(stored.current_record(group.group_id, away))
+    change.deadlines_of(member_id).revoke_ms = NEVER_MS  # it reads nothing now
     return answer, change
 
 

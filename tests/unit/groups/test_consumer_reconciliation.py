@@ -8,7 +8,7 @@ import pytest
 from shmbroker.groups.consumer import records as stored
 from shmbroker.groups.consumer.heartbeats import on_heartbeat
 from shmbroker.wire import error_codes
-from tests.unit.groups.consumers_at_work import NO_SHARD, REBALANCE_MS, Room
+from tests.unit.groups.consumers_at_work import NO_SHARD, REBALANCE_MS, SESSION_MS, Room
 
 
 def having(room: Room, *partitions: int, topic: str = "t") -> list[dict[str, Any]]:
@@ -157,6 +157,26 @@ def test_who_has_nothing_to_give_up_is_not_fenced_for_that_after_a_restart() -> 
     for _ in range(4):
         room.wait(REBALANCE_MS // 2)
         assert room.beat("m", 1)["member_epoch"] == 1
+
+
+def test_a_static_member_that_is_away_keeps_its_place_until_its_session_ends() -> None:
+    """Even if it had less time to give something up: it reads nothing while it is away."""
+    room = Room(t=2)
+    room.join("one", "t", instance_id="i", rebalance_timeout_ms=1000)
+    room.join("other", "t")
+    room.beat("one", 1, instance_id="i")
+    assert held(room, "one") == ({0}, {1})
+    assert "error_code" not in room.beat("one", -2, instance_id="i")
+    room.beat("other", 2)
+    assert held(room, "other") == ({1}, set())
+    room.wait(SESSION_MS - 1)
+    assert room.group.static_members == {"i": "one"}
+    room.join("two", "t", instance_id="i")
+    assert room.group.static_members == {"i": "two"}
+    assert held(room, "two") == ({0}, set())
+    room.beat("two", -2, instance_id="i")
+    room.wait(SESSION_MS)
+    assert not room.group.static_members
 
 
 def test_all_that_a_member_says_of_itself_is_there_after_a_restart() -> None:
