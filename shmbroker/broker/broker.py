@@ -152,7 +152,7 @@ class Broker:
         self.next_producer_id = self.producer_ids.take
         self.wait_for_producer_ids = self.producer_ids.wait
         self.exchange = TransactionExchange(
-            self.config, self.broker_id, self.link.follower, self.asks.broker, self.steady_ms
+            self.config, self.link.follower, self.asks.broker, self.steady_ms
         )
         self.verify_transaction = self.exchange.verify
 

@@ -85,14 +85,12 @@ class TransactionExchange:
     def __init__(
         self,
         config: BrokerConfig,
-        broker_id: int,
         metadata: Followed,
         ask: Ask,
         steady_ms: Callable[[], int],
     ) -> None:
         self.is_verifying: bool = config["transaction.partition.verification.enable"]
         """Whether producers that add their partitions themselves are asked about, too."""
-        self.broker_id = broker_id
         self._metadata = metadata
         self._ask = ask
         self._steady_ms = steady_ms
@@ -154,7 +152,7 @@ class TransactionExchange:
         by_leader: dict[int, list[tuple[Markers, list[TopicPartition]]]] = {}
         image = self._metadata.image
         for markers, partitions in to_write.items():
-            if markers.is_void:
+            if markers.is_void or markers not in self._left:  # not in it: refused elsewhere
                 self._left.pop(markers, None)
                 continue
             own: dict[int, list[TopicPartition]] = {}

@@ -120,7 +120,6 @@ class Broker:
         self.marked: list[Markers] = []
         self.exchange = TransactionExchange(
             {"transaction.partition.verification.enable": True},
-            1,
             self,
             self.ask,
             lambda: self.now_ms,
@@ -245,10 +244,11 @@ def test_a_partition_that_is_gone_needs_no_marker(broker: Broker) -> None:
 def test_a_later_coordinator_ends_it(
     broker: Broker, error: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker.exchange.send(markers_of(("t", 0), ("t", 1)))
+    broker.exchange.send(markers_of(("t", 0), ("t", 1), ("u", 1)))
     asked = broker.run()
     asked[1].answer_markers(("t", 0, error))
     asked[2].answer_markers()
+    assert not broker.wait()  # nor is the leader of u-1 waited for any longer
     assert not broker.marked
     assert broker.exchange.next_ms > broker.now_ms + 10**9
     assert "the marker of id-7 for t-0 is refused" in caplog.text
