@@ -76,6 +76,7 @@ def on_join(
     if not _has_room_for(group, member_id):
         group.forget(member_id)
         _refuse_join(group, call, "", error_codes.GROUP_MAX_SIZE_REACHED)
+        maybe_complete_join(group, now_ms)  # it may have been the last that was waited for
     elif group.state == DEAD:
         _refuse_join(group, call, member_id, error_codes.COORDINATOR_NOT_AVAILABLE)
     elif not _supports(group, body["protocol_type"], protocols):

@@ -31,7 +31,7 @@ def test_who_has_joined_a_full_group_may_join_again_and_nobody_else_may() -> Non
 
 
 def test_who_has_not_joined_yet_keeps_no_place_from_who_comes() -> None:
-    """It may be gone; of those who have not, the late ones are refused."""
+    """It may be gone; of those who have not, late ones are refused, and waited for no longer."""
     table = Table(size_max=2)
     one, two = table.stable(2)
     table.join(one, protocols=(("range", b"new"),))
@@ -41,6 +41,8 @@ def test_who_has_not_joined_yet_keeps_no_place_from_who_comes() -> None:
     late = table.join(two)
     assert late.answer is not None
     assert late.answer["error_code"] == error_codes.GROUP_MAX_SIZE_REACHED
+    assert newcomer.answer is not None and newcomer.answer["error_code"] == 0
+    assert table.group.members.keys() == {one, newcomer.answer["member_id"]}
 
 
 def test_a_newcomer_whose_group_never_gets_ready_is_let_go() -> None:
