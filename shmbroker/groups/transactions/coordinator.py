@@ -149,7 +149,6 @@ class TransactionCoordinator(Sharded[TransactionShard]):
                 now_ms - entry.ends_ms + entry.known.timeout_ms,
             )
             if not table.store(entry, fence(entry.known, self.now_ms(), self.version())):
-                table.schedule(entry)  # if it is complete already
                 return
         elif not table.expire(entry):
             return

@@ -165,11 +165,17 @@ class Broker:
         return self.run()
 
     def verify(
-        self, topic: str, index: int, name: str = "x", epoch: int = 5, may_add: bool = True
+        self,
+        topic: str,
+        index: int,
+        name: str = "x",
+        epoch: int = 5,
+        may_add: bool = True,
+        producer_id: int = 7,
     ) -> list[int]:
         told: list[int] = []
         partition: Any = SimpleNamespace(topic=topic, partition=index)
-        self.exchange.verify(partition, name, 7, epoch, may_add, told.append)
+        self.exchange.verify(partition, name, producer_id, epoch, may_add, told.append)
         return told
 
 
@@ -291,8 +297,10 @@ def test_the_coordinator_of_each_id_is_asked(broker: Broker) -> None:
     assert twice == [0] and all(errors == [0] for errors in told.values())
 
 
-def test_two_epochs_of_an_id_are_two_questions(broker: Broker) -> None:
-    old, new = broker.verify("t", 0, epoch=4), broker.verify("t", 1, epoch=5)
+@pytest.mark.parametrize("other", [{"epoch": 4}, {"producer_id": 6}, {"may_add": False}])
+def test_two_producers_of_an_id_are_two_questions(broker: Broker, other: dict[str, Any]) -> None:
+    """An id is a key of the request; so are two questions of different kinds."""
+    old, new = broker.verify("t", 0, **other), broker.verify("t", 1)
     (first,) = broker.run().values()
     assert broker.exchange.has_work
     (second,) = broker.run().values()
@@ -322,6 +330,15 @@ def test_a_producer_is_told_what_it_knows(
         assert asked.body["transactions"][0]["verify_only"] != may_add
         asked.answer_adds(error)
         assert told == [expected]
+
+
+def test_where_nothing_is_verified_only_what_adds_is_asked(broker: Broker) -> None:
+    broker.exchange.is_verifying = False
+    assert broker.verify("t", 0, may_add=False) == [0]
+    assert not broker.run()
+    assert broker.verify("t", 0, may_add=True) == []
+    (asked,) = broker.run().values()
+    assert not asked.body["transactions"][0]["verify_only"]
 
 
 def test_where_nobody_can_be_asked_the_producer_tries_again(broker: Broker) -> None:

@@ -352,6 +352,14 @@ def test_who_comes_while_partitions_are_opened_waits(broker: Broker) -> None:
     assert broker.init().error == NOT_COORDINATOR
     broker.transactions.is_opening = True
     assert broker.init().error == COORDINATOR_LOAD_IN_PROGRESS
+    assert broker.transactions.all_known() == (COORDINATOR_LOAD_IN_PROGRESS, [])
+
+
+def test_who_is_asked_about_an_id_that_it_does_not_have_says_so(broker: Broker) -> None:
+    verify = broker.transactions.requests.verify
+    assert verify("x", 100, 0, [("t", 0)]) == {("t", 0): INVALID_PRODUCER_ID_MAPPING}
+    broker.transactions.on_partition_gone(0)
+    assert verify("x", 100, 0, [("t", 0)]) == {("t", 0): NOT_COORDINATOR}
 
 
 def test_ids_belong_to_the_partition_that_they_hash_to(make: Make) -> None:

@@ -51,6 +51,15 @@ def test_what_waits_is_told_after_a_while(broker: Broker) -> None:
     assert state_of(broker) == "CompleteCommit"
 
 
+def test_what_waits_is_not_forgotten_over_other_turns(broker: Broker) -> None:
+    following = broker.end(open_one(broker)).known
+    answer = broker.add(following)
+    broker.transactions.run_due()
+    assert answer.is_waiting
+    broker.wait(WAIT_MS)
+    assert answer.error == CONCURRENT_TRANSACTIONS
+
+
 def test_what_has_waited_is_told_once(broker: Broker) -> None:
     following = broker.end(open_one(broker)).known
     broker.wait(WAIT_MS // 2)
