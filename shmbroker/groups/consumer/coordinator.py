@@ -239,7 +239,7 @@ class ConsumerCoordinator:
     ) -> tuple[ConsumerGroup | None, str]:
         """A consumer group instead of a classic one or of none, and the records to write before."""
         if known is None or known.state == EMPTY:
-            shard = known.owner if known is not None else self._table.shard_here(group_id)
+            shard = self._table.shard_here(group_id)
             group: ConsumerGroup | None = self.new_group(shard, group_id)
             text = ""
         else:

@@ -117,6 +117,14 @@ def test_most_members_choose_the_assignor() -> None:
     assert assignor_of(room.group) == "uniform"
 
 
+def test_ranges_follow_instance_ids_and_not_the_member_ids_of_now() -> None:
+    room = Room(ConsumerSettings(assignors=("range",), migration_policy="upgrade"), t=2)
+    room.join("z", "t", instance_id="i")
+    room.join("a", "t", instance_id="j")
+    topic_id = room.cluster.id_of("t")
+    assert room.group.targets == {"z": {topic_id: {0}}, "a": {topic_id: {1}}}
+
+
 def test_a_state_that_is_not_known_makes_the_member_join_anew() -> None:
     room = Room(t=2)
     room.join("m", "t")
@@ -239,6 +247,54 @@ def test_a_heartbeat_without_anything_is_refused_before_a_group_is_looked_for(ep
     for version in (0, 1):
         found = fault_in_heartbeat(body, version, ("uniform",))
         assert found is not None and found[0] == error_codes.INVALID_REQUEST
+
+
+JOINS = {
+    "group_id": "g",
+    "member_id": "m",
+    "member_epoch": 0,
+    "instance_id": None,
+    "rack_id": None,
+    "rebalance_timeout_ms": REBALANCE_MS,
+    "topic_partitions": [],
+    "subscribed_topic_names": ["t"],
+    "subscribed_topic_regex": None,
+    "server_assignor": None,
+}
+STAYS = {"member_epoch": 1, "rebalance_timeout_ms": -1} | dict.fromkeys(
+    ("topic_partitions", "subscribed_topic_names")
+)
+INVALID = error_codes.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("version", "says", "error"),
+    [
+        (1, {}, 0),
+        (1, STAYS, 0),
+        (1, {"member_id": ""}, INVALID),
+        (0, {"member_id": ""}, 0),  # it is given one
+        (0, STAYS | {"member_id": ""}, INVALID),
+        (0, {"member_id": "", "member_epoch": -1}, INVALID),
+        (1, {"group_id": " "}, INVALID),
+        (1, {"instance_id": ""}, INVALID),
+        (1, {"rack_id": " "}, INVALID),
+        (1, {"rebalance_timeout_ms": -1}, INVALID),
+        (1, {"topic_partitions": None}, INVALID),
+        (1, {"topic_partitions": [{"topic_id": b"t", "partitions": [0]}]}, INVALID),
+        (1, {"subscribed_topic_names": None}, INVALID),
+        (1, {"subscribed_topic_names": None, "subscribed_topic_regex": "t"}, 0),
+        (1, {"member_epoch": -1}, 0),
+        (1, {"member_epoch": -2}, INVALID),
+        (1, {"member_epoch": -2, "instance_id": "i"}, 0),
+        (1, {"member_epoch": -3, "instance_id": "i"}, INVALID),
+        (1, {"server_assignor": "uniform"}, 0),
+        (1, {"server_assignor": "range"}, error_codes.UNSUPPORTED_ASSIGNOR),
+    ],
+)
+def test_what_a_heartbeat_has_to_say(version: int, says: dict[str, Any], error: int) -> None:
+    found = fault_in_heartbeat(JOINS | says, version, ("uniform",))
+    assert (found[0] if found is not None else 0) == error
 
 
 # ── any steps ─────────────────────────────────────────────────────────────────────────────────────

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from shmbroker.groups.consumer import records as stored
+from shmbroker.groups.consumer.classic_members import on_classic_heartbeat, on_classic_sync
 from shmbroker.groups.consumer.heartbeats import on_heartbeat
 from shmbroker.wire import error_codes
 from tests.unit.groups.consumers_at_work import NO_SHARD, REBALANCE_MS, SESSION_MS, Room
@@ -255,3 +256,137 @@ def test_whose_topics_a_group_reads() -> None:
     room = Room(t=2, u=1)
     room.join("m", "t")
     assert room.group.is_subscribed("t") and not room.group.is_subscribed("u")
+
+
+# ── the places of static members ──────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("had_by", "wanted_by", "error"),
+    [
+        ("consumer", "consumer", error_codes.UNRELEASED_INSTANCE_ID),
+        ("away", "consumer", 0),
+        ("classic", "consumer", 0),
+        ("consumer", "classic", 0),
+        ("classic", "classic", 0),
+    ],
+)
+def test_whose_place_a_static_member_may_take(had_by: str, wanted_by: str, error: int) -> None:
+    room = Room(t=2)
+    room.join("other", "u")
+    if had_by == "classic":
+        room.classic_join("", "t", group_instance_id="i")
+    else:
+        room.join("one", "t", instance_id="i")
+    if had_by == "away":
+        room.beat("one", -2, instance_id="i")
+    had = room.group.static_members["i"]
+    if wanted_by == "classic":
+        answer = room.classic_join("", "t", group_instance_id="i")
+    else:
+        answer = room.join("two", "t", instance_id="i")
+    assert answer.get("error_code", 0) == error
+    has = room.group.static_members["i"]
+    assert (has == had) == bool(error)
+    assert room.group.members.keys() == {"other", has}
+    assert held(room, has) == ({0, 1}, set())
+    room.check()
+
+
+# ── members of the classic protocol ───────────────────────────────────────────────────────────────
+
+REBALANCE = error_codes.REBALANCE_IN_PROGRESS
+
+
+def classic_body(member_id: str, generation_id: int, **more: Any) -> dict[str, Any]:
+    return {
+        "member_id": member_id,
+        "group_instance_id": None,
+        "generation_id": generation_id,
+        "protocol_type": None,
+        "protocol_name": None,
+    } | more
+
+
+def classic_beat(room: Room, member_id: str, generation_id: int) -> int:
+    return on_classic_heartbeat(room.group, classic_body(member_id, generation_id), room.now_ms)
+
+
+def classic_sync(room: Room, member_id: str, generation_id: int, **more: Any) -> dict[str, Any]:
+    body = classic_body(member_id, generation_id, **more)
+    return on_classic_sync(room.group, body, room.now_ms, room.cluster.topics)
+
+
+def test_a_classic_member_joins_again_when_what_it_waits_for_is_free() -> None:
+    room = Room(t=2)
+    room.join("a", "t")
+    assert room.classic_join("c", "t")["generation_id"] == 2
+    assert classic_beat(room, "c", 2) == 0, "it waits for the other"
+    room.beat("a", 1)
+    assert classic_beat(room, "c", 2) == 0
+    room.beat("a", 1, topic_partitions=having(room, 0))
+    assert classic_beat(room, "c", 2) == REBALANCE
+    assert room.classic_join("c", "t")["generation_id"] == 2
+    assert held(room, "c") == ({1}, set())
+    assert classic_beat(room, "c", 2) == 0
+
+
+def test_a_classic_member_joins_again_to_give_something_up() -> None:
+    room = Room(t=2)
+    room.classic_join("c", "t")
+    room.join("a", "t")
+    assert classic_beat(room, "c", 1) == REBALANCE
+    assert classic_sync(room, "c", 1)["error_code"] == REBALANCE
+    room.classic_join("c", "t", owned=[("t", (0, 1))])
+    assert held(room, "c") == ({0}, {1})
+    assert classic_sync(room, "c", 1)["error_code"] == 0, "what it keeps"
+    assert classic_beat(room, "c", 1) == REBALANCE
+    assert room.classic_join("c", "t", owned=[("t", (0,))])["generation_id"] == 2
+    assert classic_beat(room, "c", 2) == 0
+
+
+def test_a_classic_member_is_refused_for_its_reason() -> None:
+    room = Room(t=2)
+    room.join("a", "t")
+    room.classic_join("c", "t")
+    unknown, old = error_codes.UNKNOWN_MEMBER_ID, error_codes.ILLEGAL_GENERATION
+    for member_id, generation, error in (("a", 1, unknown), ("x", 2, unknown), ("c", 1, old)):
+        assert classic_beat(room, member_id, generation) == error
+        assert classic_sync(room, member_id, generation) == {"error_code": error}
+    other = error_codes.INCONSISTENT_GROUP_PROTOCOL
+    for kind, name, error in (
+        ("consumer", "range", 0),
+        (None, "range", 0),
+        ("consumer", None, 0),
+        ("connect", "range", other),
+        ("consumer", "roundrobin", other),
+    ):
+        answer = classic_sync(room, "c", 2, protocol_type=kind, protocol_name=name)
+        assert answer["error_code"] == error
+
+
+def test_a_classic_member_has_its_session_and_time_for_each_step() -> None:
+    room = Room(t=2)
+    joined = {"session_timeout_ms": 20_000, "rebalance_timeout_ms": 30_000}
+
+    def beats_until_it_is_gone(seconds: int) -> None:
+        for _ in range(seconds // 10):
+            assert "c" in room.group.members
+            classic_beat(room, "c", 1)
+            room.wait(9999)
+            assert "c" in room.group.members
+            room.wait(1)
+        assert "c" not in room.group.members
+
+    room.classic_join("c", "t", **joined)
+    beats_until_it_is_gone(30)  # it has not asked for its assignment
+    room.group = Room(t=2).group
+    room.classic_join("c", "t", **joined)
+    classic_sync(room, "c", 1)
+    room.wait(20_000)
+    assert "c" not in room.group.members  # silent
+    room.group = Room(t=2).group
+    room.classic_join("c", "t", **joined)
+    classic_sync(room, "c", 1)
+    room.join("a", "t", rebalance_timeout_ms=1)
+    beats_until_it_is_gone(30)  # it has not joined again
