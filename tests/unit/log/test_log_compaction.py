@@ -275,7 +275,7 @@ def test_marker_whose_transaction_has_gone_goes_after_its_horizon(tmp_path):
     assert [record[3] for record in records_of(log)] == [b"stays", b"stays"]
 
 
-def test_marker_with_a_horizon_keeps_its_time(tmp_path):
+def test_marker_with_a_horizon_keeps_its_offset_and_its_time(tmp_path):
     log = open_log(tmp_path / "t-0")
     write_transaction(log, 8, b"k", b"aborted", is_commit=False)
     append(log, [(1000, b"l", b"stays")], producer=(8, 0, 1))
@@ -284,7 +284,7 @@ def test_marker_with_a_horizon_keeps_its_time(tmp_path):
     compact_log(log, now_ms=2_000)
     segment = log.segments[0]
     batch = segment.batch_at(0)
-    assert [record[1] for record in iterate_records(memoryview(batch), 0)] == [1]
+    assert [record[:2] for record in iterate_records(memoryview(batch), 0)] == [(1, 1)]
 
 
 def test_last_epoch_of_a_producer_stays_as_an_empty_marker(tmp_path):
@@ -302,6 +302,26 @@ def test_last_epoch_of_a_producer_stays_as_an_empty_marker(tmp_path):
         path.unlink()
     again = open_log(log.directory, clean=False)
     assert not again.producers.open
+
+
+def test_epochs_before_the_last_of_a_producer_go(tmp_path):
+    log = open_log(tmp_path / "t-0")
+    for epoch in (0, 1):
+        append(log, [(1000, b"k", b"aborted")], producer=(8, epoch, 0), is_transactional=True)
+        end_transaction(log, 8, epoch=epoch + 1, is_commit=False)
+    append(log, [(1000, b"l", b"stays")])
+    log.roll()
+    for now_ms in (1_000, 2_000, 3_000, 4_000):
+        compact_log(log, now_ms=now_ms)
+    assert control_batches(log) == [(3, False, 0)]
+
+
+def test_what_stays_is_counted(tmp_path):
+    log = open_log(tmp_path / "t-0")
+    append(log, [(1000, b"k", b"old"), (1000, b"l", b"stays")])
+    append(log, [(1000, b"k", b"new"), (1000, b"m", b"stays")])
+    log.roll()
+    assert compact_log(log).kept == 3
 
 
 def test_marker_far_behind_decides(tmp_path):
