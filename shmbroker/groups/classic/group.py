@@ -277,7 +277,6 @@ class ClassicGroup:
                 self.answer_join(member, join_refusal(error, member.member_id))
             self.answer_sync(member, {"error_code": error})
         self.members, self.pending_joins = {}, {}  # an old timer may keep us for a while
-        self.pending_bytes = 0
         self.set_state(DEAD, now_ms)
         self.join_deadline_ms = self.sync_deadline_ms = self.wake_ms = NEVER_MS
         return self.take_effects()
@@ -349,7 +348,8 @@ class ClassicGroup:
     # ── what is stored ──────────────────────────────────────────────────────────────────────────
 
     def replay(self, value: dict[str, Any], wall_ahead_ms: int = 0) -> None:
-        """Become what a GroupMetadataValue says; `on_loaded` follows when all are replayed."""
+        """Become, as a new group, what a GroupMetadataValue says; `on_loaded` follows when all are
+        replayed."""
         self.protocol_type = value["protocol_type"] or None
         self.generation_id = value["generation"]
         self.protocol_name = value["protocol"]
@@ -357,10 +357,6 @@ class ClassicGroup:
         self.state = STABLE if value["members"] else EMPTY
         if value["current_state_timestamp"] >= 0:
             self.state_since_ms = value["current_state_timestamp"] - wall_ahead_ms
-        self.members = {}
-        self.static_members = {}
-        self.support = Support()
-        self._member_bytes = 0
         self.assignment_bytes = sum(len(row["assignment"]) for row in value["members"])
         for member in members_in(value):
             self.members[member.member_id] = member

@@ -142,9 +142,7 @@ def _join_new(
     now_ms: int,
 ) -> None:
     instance_id = joining.instance_id
-    joining.member_id = group.make_member_id(
-        joining.client_id if instance_id is None else instance_id
-    )
+    joining.take_id(group.make_member_id(joining.client_id if instance_id is None else instance_id))
     if instance_id is not None:
         if instance_id in group.static_members:
             _replace_static(group, call, joining, version, now_ms)
@@ -234,7 +232,6 @@ def _replace_static(
     _fence(group, old)
     new = old.copy(joining.member_id)
     _swap(group, old, new)
-    group.extend_session(new, now_ms)
     _update(group, call, new, joining)
     if group.state == STABLE:
         # With the same protocol it goes on with the assignment of the old id, once the log has it.

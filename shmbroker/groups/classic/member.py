@@ -73,6 +73,11 @@ class ClassicMember:
         self.is_new = False
         """Has not been through a rebalance yet."""
 
+    def take_id(self, member_id: str) -> None:
+        """Take the id that a new member is given."""
+        self.member_id = member_id
+        self.held_bytes = self._held_bytes()
+
     def bring(self, protocols: Protocols) -> None:
         """Take the protocols of a member that knows others now, or says something else under
         them."""

@@ -709,6 +709,7 @@ def test_who_may_commit() -> None:
     assert table.commit("anyone", 0) == UNKNOWN_MEMBER
     call = table.join()
     assert table.commit() == UNKNOWN_MEMBER
+    assert table.group.on_commit("", None, -1, table.now_ms, is_transactional=True) == 0
     table.wait(0)
     member_id = call.answer["member_id"]
     assert table.commit(member_id, 1) == REBALANCE, "its assignment is not there yet"
@@ -732,6 +733,7 @@ def test_a_group_goes_on_where_its_record_left_it() -> None:
     successor.run(successor.group.on_loaded(successor.now_ms))
     assert successor.group.state == "Stable"
     assert value_of(successor.group) == table.stored[-1]
+    assert successor.group.held_bytes == table.group.held_bytes
     assert successor.heartbeat(leader, "a") == 0
     assert successor.sync(follower, instance="b").answer["assignment"] == follower.encode()
     successor.wait(SESSION_MS)
