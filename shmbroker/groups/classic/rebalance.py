@@ -57,6 +57,7 @@ def prepare_rebalance(group: ClassicGroup, now_ms: int, error: int = _REBALANCE)
     group.set_state(PREPARING, now_ms)
     if is_first:
         # A fleet that starts comes one by one: a generation for each would stop all each time.
+        group.is_member_added = False
         group.delay_ms = group.settings.initial_delay_ms
         group.remaining_delay_ms = max(group.rebalance_timeout_ms() - group.delay_ms, 0)
         _set_join_deadline(group, now_ms + group.delay_ms)

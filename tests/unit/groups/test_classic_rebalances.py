@@ -55,6 +55,29 @@ def test_a_newcomer_whose_group_never_gets_ready_is_let_go() -> None:
     assert list(table.group.members) == [one]
 
 
+def test_a_group_that_begins_again_waits_only_for_who_comes_then() -> None:
+    table = Table(delay_ms=1000)
+    calls = [table.join(rebalance_ms=1000)]
+    table.wait(500)
+    calls.append(table.join(rebalance_ms=1000))
+    table.wait(500)
+    ids = [call.answer["member_id"] for call in calls if call.answer is not None]
+    assert len(ids) == 2 and table.leave(*((each, None) for each in ids)) == [0, 0]
+    alone = table.join()
+    table.wait(1000)
+    assert alone.answer is not None
+
+
+def test_a_member_is_waited_for_as_long_as_the_patience_of_now() -> None:
+    table = Table()
+    one, _ = table.stable(2, rebalance_ms=10_000, session_ms=10**7)
+    again = table.join(one, rebalance_ms=20_000, session_ms=10**7)
+    table.wait(19_999)
+    assert again.answer is None
+    table.wait(1)
+    assert again.answer is not None and list(table.group.members) == [one]
+
+
 def test_only_the_first_rebalance_waits_for_more_to_come() -> None:
     table = Table(delay_ms=1000)
     first = table.join()
