@@ -47,7 +47,10 @@ def fault_in_heartbeat(
     if text is not None:
         return error_codes.INVALID_REQUEST, text
     if body["server_assignor"] is not None and body["server_assignor"] not in assignors:
-        return error_codes.UNSUPPORTED_ASSIGNOR, f"the assignors are: {', '.join(assignors)}"
+        return error_codes.UNSUPPORTED_ASSIGNOR, (
+            f"ServerAssignor {body['server_assignor']} is not supported. "
+            f"Supported assignors: {', '.join(assignors)}."
+        )
     return None
 
 

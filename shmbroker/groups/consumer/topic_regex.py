@@ -26,7 +26,7 @@ MEMORY_BYTES_MAX = 1 << 20
 
 
 def fault_of(regex: str) -> str | None:
-    """What is wrong with an expression; None if nothing is."""
+    """What is wrong with an expression, in Kafka's sentence; None if nothing is."""
     try:
         import re2
     except ImportError:
@@ -37,7 +37,8 @@ def fault_of(regex: str) -> str | None:
         _compiled(regex)
     except re2.error as error:
         reason = error.args[0] if error.args else ""
-        return reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+        said = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+        return f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {said}."
     return None
 
 

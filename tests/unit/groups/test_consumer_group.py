@@ -190,7 +190,18 @@ def test_an_expression_may_not_look_ahead() -> None:
     for regex in ("a(", "(?=a)", "(a)\\1"):
         answer = room.join("m", subscribed_topic_names=None, subscribed_topic_regex=regex)
         assert answer["error_code"] == error_codes.INVALID_REGULAR_EXPRESSION
+        said = f"SubscribedTopicRegex `{regex}` is not a valid regular expression: "
+        assert answer["error_message"].startswith(said)
     assert room.group.members == {}
+
+
+def test_an_assignor_that_is_not_there_is_named_beside_those_that_are() -> None:
+    body = dict.fromkeys(("group_id", "member_id", "instance_id", "rack_id"), "a")
+    joining = {"member_epoch": 0, "rebalance_timeout_ms": 1, "topic_partitions": []}
+    names = {"subscribed_topic_names": ["t"], "server_assignor": "nope"}
+    said = "ServerAssignor nope is not supported. Supported assignors: uniform, range."
+    fault = fault_in_heartbeat(body | joining | names, 1, ("uniform", "range"))
+    assert fault == (error_codes.UNSUPPORTED_ASSIGNOR, said)
 
 
 # ── after a restart ───────────────────────────────────────────────────────────────────────────────
