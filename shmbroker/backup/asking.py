@@ -17,11 +17,13 @@ from typing import NamedTuple
 
 from shmbroker.client.connection import Connection
 from shmbroker.client.faults import ClusterFault, LaterFault, refuse
+from shmbroker.client.reader.asking import HOLD_MS
 from shmbroker.client.reader.broker_client import BrokerClient
 from shmbroker.client.reader.planning import ListedSegment
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import MetadataImage
 from shmbroker.metadata.log_reader import MetadataLogReader
+from shmbroker.metadata.topic_names import METADATA_DIRECTORY, METADATA_TOPIC
 from shmbroker.wire.api_keys import DESCRIBE_LOG_DIRS, DESCRIBE_QUORUM, LIST_SEGMENTS, METADATA
 
 TYPE_CHECKING = False
@@ -29,12 +31,10 @@ if TYPE_CHECKING:
     from shmbroker.client.cluster import Topic
     from shmbroker.wire.codec import Message
 
-HOLD_MS = 10 * 60 * 1000
 STOPS_MS = (10, 20, 50, 100, 200, 200, 200, 200)
 """Milliseconds that a stop takes at each try: no more than what a broker allows."""
 QUORUM_VERSION = 1
 LIST_VERSION = 1
-_METADATA = "__cluster_metadata"
 
 Place = tuple[bytes, int]
 """Topic id and partition."""
@@ -185,7 +185,7 @@ class FamilyClient(BrokerClient):
 
     def image(self, cluster_id: str) -> tuple[MetadataImage, int]:
         """The cluster's metadata as it is committed now, and the time of its last record."""
-        body = {"topics": [{"topic_name": _METADATA, "partitions": [{"partition_index": 0}]}]}
+        body = {"topics": [{"topic_name": METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]}
 
         def once() -> tuple[MetadataImage, int]:
             answer = self.cluster.ask_any(DESCRIBE_QUORUM, body, QUORUM_VERSION, self._until_s)
@@ -195,7 +195,7 @@ class FamilyClient(BrokerClient):
             directory = self.directories().get(row["leader_id"])
             if directory is None:
                 raise LaterFault(f"broker {row['leader_id']}, which has the controller, is down")
-            reader = MetadataLogReader(os.path.join(directory, f"{_METADATA}-0"))
+            reader = MetadataLogReader(os.path.join(directory, METADATA_DIRECTORY))
             try:
                 follower = MetadataFollower(reader, cluster_id)
                 follower.catch_up(row["high_watermark"])

@@ -37,17 +37,17 @@ from shmbroker.log.checkpoints import (
 )
 from shmbroker.log.config import LogConfig
 from shmbroker.log.file_names import (
+    CLEAN_SHUTDOWN,
     LEADER_EPOCH_CHECKPOINT,
     LOG,
+    META_PROPERTIES,
     PARTITION_METADATA,
     RESTORING,
     file_name,
     partition_directory,
 )
-from shmbroker.log.log_directory import CLEAN_SHUTDOWN
 from shmbroker.log.mending import NO_LIMIT
 from shmbroker.log.meta_properties import (
-    FILE_NAME,
     MetaProperties,
     refuse_inside,
     write_meta_properties,
@@ -64,6 +64,7 @@ from shmbroker.metadata.image import (
     TopicImage,
 )
 from shmbroker.metadata.log_reader import MetadataLogReader, snapshot_name
+from shmbroker.metadata.topic_names import METADATA_DIRECTORY
 from shmbroker.records.batch_layout import H_BASE_OFFSET, H_LAST_OFFSET_DELTA
 
 TYPE_CHECKING = False
@@ -74,7 +75,6 @@ if TYPE_CHECKING:
     from shmbroker.tier.object_store import ObjectStore
 
 PIECE_BYTES = 8 << 20
-_METADATA = "__cluster_metadata-0"
 _MIN_IN_SYNC = "min.insync.replicas"
 
 
@@ -178,7 +178,7 @@ def _write_node(place: str, checkpoints: Checkpoints, identity: MetaProperties) 
     write_offsets(f"{place}/{LOG_START_OFFSET}", checkpoints.log_starts)
     write_offsets(f"{place}/{RECOVERY_POINT}", checkpoints.ends)
     write_offsets(f"{place}/{CLEANER}", checkpoints.gaps)
-    write_meta_properties(f"{place}/{FILE_NAME}", identity)
+    write_meta_properties(f"{place}/{META_PROPERTIES}", identity)
     write_file(f"{place}/{CLEAN_SHUTDOWN}", '{"version":0,"brokerEpoch":-1}')
     sync_directory(place)
 
@@ -373,7 +373,7 @@ def _has_gaps(log: PartitionLog) -> bool:
 
 
 def _write_metadata(node: str, image: MetadataImage, timestamp_ms: int) -> None:
-    directory = f"{node}/{_METADATA}"
+    directory = f"{node}/{METADATA_DIRECTORY}"
     os.mkdir(directory)
     path = f"{directory}/{snapshot_name(*SnapshotId(image.offset, image.epoch))}"
     with open(path, "wb") as file:

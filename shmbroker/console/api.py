@@ -58,7 +58,6 @@ LOOK_S = 0.4
 LOOK_SHARE = 10
 """However many pages are open, the family is looked at once in so long, and where that takes long
 (thousands of partitions) for a tenth of the time at most."""
-_ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class Looks(Protocol):
@@ -92,9 +91,7 @@ class Console:
         self.access = access
         self.events = Events()
         self.lags = LagHistory()
-        self.bootstrap: list[Address] = [
-            (_ANY_HOST.get(host, host), port) for host, port in observer.about.addresses.values()
-        ]
+        self.bootstrap: list[Address] = [*observer.about.reached().values()]
         self._files = files
         self._writes = Writes(self.bootstrap)
         self.records = RecordPages(self.bootstrap, self._topic_name)

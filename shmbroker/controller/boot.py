@@ -6,10 +6,10 @@ import os
 
 from shmbroker.controller.bootstrap import write_bootstrap_checkpoint
 from shmbroker.controller.raft.quorum_needs import Timeouts
-from shmbroker.controller.raft.quorum_state import FILE_NAME as QUORUM_STATE
 from shmbroker.controller.raft.voter import Voter
 from shmbroker.errors import CorruptFault
 from shmbroker.log.config import LogConfig
+from shmbroker.log.file_names import QUORUM_STATE
 from shmbroker.log.meta_properties import require_meta_properties
 
 TYPE_CHECKING = False

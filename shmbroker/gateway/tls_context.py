@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from shmbroker import extras
 from shmbroker.errors import ConfigFault
-from shmbroker.security.certificate import not_after
+from shmbroker.security.certificate import SOON_DAYS, not_after
 from shmbroker.security.principal_rules import PrincipalRules
 from shmbroker.settings.secrets import resolved
 from shmbroker.settings.table import BROKER_SETTINGS, LISTENER_PREFIX
@@ -43,9 +43,6 @@ VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3
 
 SUITES_1_3 = ("TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256")
 """The suites of TLS 1.3, in OpenSSL's order; Python before 3.15 can't leave out one of them."""
-
-SOON_DAYS = 14
-"""A certificate that ends within these is warned about."""
 
 JKS_MAGICS = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 

@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 
     Record = tuple[bytes, bytes | None]
 
-GROUP_METADATA_VERSION = 3
 _TYPES = consumer_records.TYPES | {OFFSET_COMMIT, GROUP_METADATA}
 CHUNK_BYTES = 64 << 10
 """Read between two turns of the worker: some milliseconds of decoding."""
@@ -84,7 +83,7 @@ def group_record(group_id: str, value: dict[str, Any] | None) -> Record:
     if value is None:
         return key, None
     return key, coordinator_records.encode_value(
-        GROUP, GROUP_METADATA, GROUP_METADATA_VERSION, value
+        GROUP, GROUP_METADATA, consumer_records.GROUP_METADATA_VERSION, value
     )
 
 

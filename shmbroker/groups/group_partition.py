@@ -4,8 +4,6 @@ from functools import lru_cache
 from operator import mul
 from struct import unpack
 
-GROUP_TOPIC = "__consumer_offsets"
-
 _powers = [1]
 """Powers of 31, modulo 2^32, as far as they were needed: an id has up to 32,767 characters."""
 

@@ -1,5 +1,6 @@
 """Names of files and directories in a log directory (source: Kafka `LogFileUtils`, `LocalLog`).
 
+   meta.properties, .kafka_cleanshutdown  whose directory it is, and that it was left cleanly
    <topic>-<partition>/                   a partition's log
        <20 digits>.log .index .timeindex .txnindex   a segment, named by its base offset
        <20 digits>.snapshot               producer state before that offset
@@ -23,6 +24,10 @@ SNAPSHOT = ".snapshot"
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+QUORUM_STATE = "quorum-state"
+
 DELETE = "delete"
 STRAY = "stray"
 FUTURE = "future"
@@ -30,6 +35,9 @@ FUTURE = "future"
 TIER_CACHE = "tier-cache"
 """The directory in a data directory with what was fetched from the remote store: pieces of segments
 from any offset on, which may hold the same batches."""
+
+SUPERVISOR_LOCK = ".supervisor.lock"
+"""The file in a data directory that the supervisor of its family locks, with its pid inside."""
 
 RESTORING = ".restoring"
 """The mark in a data directory that a backup is restored into, until all of it is there."""

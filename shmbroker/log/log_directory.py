@@ -39,9 +39,14 @@ from shmbroker.log.checkpoints import (
 from shmbroker.log.closing import close_all
 from shmbroker.log.descriptors import Descriptors
 from shmbroker.log.directory_lock import LOCK
-from shmbroker.log.file_names import DELETE, mark_of, parse_partition_directory
+from shmbroker.log.file_names import (
+    CLEAN_SHUTDOWN,
+    DELETE,
+    META_PROPERTIES,
+    mark_of,
+    parse_partition_directory,
+)
 from shmbroker.log.meta_properties import (
-    FILE_NAME,
     MetaProperties,
     check_meta_properties,
     read_meta_properties,
@@ -55,7 +60,6 @@ from shmbroker.signs import sign
 
 logger = logging.getLogger(__name__)
 
-CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 Logs = Iterable[tuple[str, int, PartitionLog]]
 """(topic, partition, log)"""
@@ -151,7 +155,7 @@ class LogDirectory:
         self._lock_fd = -1
 
     def _take_identity(self, node_id: int, cluster_id: str) -> None:
-        path = os.path.join(self.path, FILE_NAME)
+        path = os.path.join(self.path, META_PROPERTIES)
         found = read_meta_properties(path)
         cleaner = os.path.join(self.path, CLEANER)
         if not os.path.exists(cleaner) and not any(

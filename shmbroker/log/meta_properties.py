@@ -12,10 +12,10 @@ import os
 from shmbroker.errors import ConfigFault, StorageFault
 from shmbroker.ids import uuid_from_text, uuid_text
 from shmbroker.log.checkpoints import read_file, write_file
+from shmbroker.log.file_names import META_PROPERTIES
 from shmbroker.settings.java_properties import properties
 from shmbroker.settings.setting import INT_MAX
 
-FILE_NAME = "meta.properties"
 _FIX = "restore the file from a copy, or remove it to give the node a new identity"
 
 FIX_RIGHTS = "run it as the directory's owner, or give it the rights"
@@ -25,7 +25,7 @@ def refuse_inside(path: str) -> None:
     """ConfigFault if a directory that is for something else is a node's log directory, or lies in
     one: it goes with the partition that it is in, and Apache Kafka would not start beside it."""
     outer = os.path.realpath(path)
-    while not os.path.lexists(f"{outer}/{FILE_NAME}"):
+    while not os.path.lexists(f"{outer}/{META_PROPERTIES}"):
         if outer == (outer := os.path.dirname(outer)):
             return
     raise ConfigFault(f"{path} is inside the log directory {outer} of a node: name another one")
@@ -45,7 +45,7 @@ class MetaProperties:
 def require_meta_properties(node_directory: str, node_id: int, cluster_id: str) -> None:
     """ConfigFault if a node's directory is not that of this node of this cluster, or not there:
     only a start of the whole family makes it."""
-    path = f"{node_directory}/{FILE_NAME}"
+    path = f"{node_directory}/{META_PROPERTIES}"
     found = read_meta_properties(path)
     if found is None:
         raise ConfigFault(

@@ -47,6 +47,7 @@ from struct import Struct
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.checkpoints import write_all
+from shmbroker.records.batch_layout import SEQUENCES
 from shmbroker.records.end_marker import EPOCH_BUMPS_FROM, EndMarker
 from shmbroker.wire.error_codes import (
     INVALID_PRODUCER_EPOCH,
@@ -60,7 +61,6 @@ SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
 _VERSION = 1
 _CRC_START = 6
 
-_SEQUENCES = 2**31
 BATCHES_KEPT = 5
 """Kafka's number: a client may have five batches in flight to a partition."""
 
@@ -77,7 +77,7 @@ _OLD_EPOCH = (INVALID_PRODUCER_EPOCH, -1, -1)
 
 def _is_behind(sequence: int, other: int) -> bool:
     """Whether it comes after `other`; sequences begin again at 0 after 2^31 - 1."""
-    return 0 < (sequence - other) % _SEQUENCES < _SEQUENCES // 2
+    return 0 < (sequence - other) % SEQUENCES < SEQUENCES // 2
 
 
 class ProducerEntry:
@@ -107,7 +107,7 @@ class ProducerEntry:
         none: what a group's coordinator appends for a transaction."""
         if not self.batches or self.batches[-1][0] < 0:
             return -1
-        return (self.next_sequence - 1) % _SEQUENCES
+        return (self.next_sequence - 1) % SEQUENCES
 
     @property
     def last_offset(self) -> int:
@@ -212,7 +212,7 @@ class ProducerState:
         batches.append((base_sequence, last_offset_delta, base_offset, timestamp))
         if len(batches) > BATCHES_KEPT:
             del batches[0]
-        entry.next_sequence = (base_sequence + last_offset_delta + 1) % _SEQUENCES
+        entry.next_sequence = (base_sequence + last_offset_delta + 1) % SEQUENCES
         entry.timestamp = timestamp
         if self._refused:
             self._refused.pop(producer_id, None)
@@ -415,9 +415,9 @@ def read_snapshot(path: str) -> ProducerState:
         entry.timestamp = timestamp
         entry.coordinator_epoch, entry.current_txn_first_offset = fields[6:]
         if last_offset >= 0:
-            base_sequence = (last_sequence - delta) % _SEQUENCES if last_sequence >= 0 else -1
+            base_sequence = (last_sequence - delta) % SEQUENCES if last_sequence >= 0 else -1
             entry.batches.append((base_sequence, delta, last_offset - delta, timestamp))
-            entry.next_sequence = (last_sequence + 1) % _SEQUENCES
+            entry.next_sequence = (last_sequence + 1) % SEQUENCES
     begun = (
         (entry.current_txn_first_offset, producer_id)
         for producer_id, entry in state._producers.items()

@@ -18,8 +18,7 @@ from errno import EIO
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import StorageFault
 from shmbroker.log.checkpoints import sync_directory, write_all
-from shmbroker.log.file_names import LOG, file_name
-from shmbroker.log.meta_properties import FILE_NAME as META_PROPERTIES
+from shmbroker.log.file_names import LOG, META_PROPERTIES, file_name
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     BATCH_HEADER,

@@ -7,6 +7,7 @@ TOPIC_NAME_CHARACTERS_MAX = 249
 """A directory's name is at most 255 bytes long and also holds "-" and the partition number."""
 
 METADATA_TOPIC = "__cluster_metadata"
+METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_TOPIC = "__transaction_state"
 SHARE_STATE_TOPIC = "__share_group_state"

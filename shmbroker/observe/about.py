@@ -12,9 +12,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shmbroker.errors import ConfigFault
+from shmbroker.metadata.topic_names import METADATA_DIRECTORY
 
 LENGTH_BYTES = 8
 REGION = "about"
+_ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Where this host finds one that listens everywhere."""
 
 
 class About(NamedTuple):
@@ -41,7 +44,14 @@ class About(NamedTuple):
 
     def metadata_directory(self, controller: int) -> str:
         """The metadata log of a controller."""
-        return f"{self.directories[controller]}/__cluster_metadata-0"
+        return f"{self.directories[controller]}/{METADATA_DIRECTORY}"
+
+    def reached(self) -> dict[int, tuple[str, int]]:
+        """Where each broker is reached from this host, by its id."""
+        return {
+            number: (_ANY_HOST.get(host, host), port)
+            for number, (host, port) in self.addresses.items()
+        }
 
     def to_bytes(self) -> bytes:
         """The bytes that go into the region."""

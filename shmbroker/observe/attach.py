@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shmbroker.errors import ConfigFault, Fault
+from shmbroker.log.file_names import SUPERVISOR_LOCK
 from shmbroker.observe.about import REGION, About
 from shmbroker.observe.observer import Observer
 from shmbroker.observe.shared_memory import Family, Place
@@ -28,7 +29,6 @@ from shmbroker.shm.positions import SiblingPositions
 from shmbroker.shm.ring_layout import ring_bytes
 
 TITLE = b"shmbroker: supervisor"
-LOCK_FILE = ".supervisor.lock"
 _LINK = re.compile(r"/dev/shm/shmbroker-[0-9a-f]+-[0-9a-f]+-(\w+) \(deleted\)")
 _NEEDED = {REGION, "counters", "rings", "positions", "latencies"}
 
@@ -95,7 +95,7 @@ def find(data_directory: str | None) -> int:
     Faults: NotRunning; NotAllowed; ConfigFault if several run."""
     if data_directory is not None:
         try:
-            pid = int((Path(data_directory) / LOCK_FILE).read_text())
+            pid = int((Path(data_directory) / SUPERVISOR_LOCK).read_text())
         except PermissionError as fault:
             raise NotAllowed(
                 f"{fault.filename} can't be read: look at it as the broker's user, or as root"

@@ -25,7 +25,6 @@ from shmbroker.settings.layers import (
 )
 from shmbroker.shm.positions import SiblingPositions
 
-_ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _MIN_IN_SYNC = "min.insync.replicas"
 
 
@@ -43,10 +42,7 @@ class Observer:
         self.about = about
         self.family = family
         self.link = CommittedLog(family.counters, about.metadata_directory, about.cluster_id)
-        self.addresses = {
-            number: (_ANY_HOST.get(host, host), port)
-            for number, (host, port) in about.addresses.items()
-        }
+        self.addresses = about.reached()
         """Where the brokers are reached from this host, by their ids."""
         self.groups = GroupAsker(about.data_directory, about.addresses)
         self._partitions = Partitions(positions, Directories(about.directories), self._min_in_sync)

@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from shmbroker.processes.data_directory import METADATA
+from shmbroker.metadata.topic_names import METADATA_DIRECTORY
 
 UMASK = "umask"
 OWNER = "owner"
@@ -92,7 +92,7 @@ def _settle_below(directory: str, group: int) -> int:
         for entry in found:
             if entry.is_symlink():
                 continue
-            if entry.name == METADATA:
+            if entry.name == METADATA_DIRECTORY:
                 refused += not _set(entry.path, entry.stat(), _OWN, -1)
                 continue
             is_directory = entry.is_dir()

@@ -26,18 +26,21 @@ from shmbroker.controller.raft import voter_change
 from shmbroker.errors import ConfigFault, CorruptFault, StorageFault
 from shmbroker.ids import random_uuid, uuid_text
 from shmbroker.log.checkpoints import sync_directory
-from shmbroker.log.file_names import PARTITION_METADATA, RESTORING, parse_partition_directory
+from shmbroker.log.file_names import (
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    RESTORING,
+    parse_partition_directory,
+)
 from shmbroker.log.meta_properties import (
-    FILE_NAME,
     FIX_RIGHTS,
     MetaProperties,
     read_meta_properties,
     write_meta_properties,
 )
+from shmbroker.metadata.topic_names import METADATA_DIRECTORY
 
 logger = logging.getLogger(__name__)
-
-METADATA = "__cluster_metadata-0"
 
 
 class Found(NamedTuple):
@@ -53,7 +56,7 @@ class Found(NamedTuple):
 
     @property
     def meta_properties(self) -> str:
-        return f"{self.path}/{FILE_NAME}"
+        return f"{self.path}/{META_PROPERTIES}"
 
 
 class WantedNodes(NamedTuple):
@@ -92,8 +95,8 @@ def find(directory: str) -> Found:
             _refuse_unmakable(directory)
         return Found(
             directory,
-            read_meta_properties(f"{directory}/{FILE_NAME}"),
-            voter_change.look(f"{directory}/{METADATA}"),
+            read_meta_properties(f"{directory}/{META_PROPERTIES}"),
+            voter_change.look(f"{directory}/{METADATA_DIRECTORY}"),
             holds_replicas,
         )
     except (ConfigFault, StorageFault) as fault:
@@ -131,8 +134,8 @@ def refuse_log_directory(data_directory: str, places: Sequence[str]) -> None:
     for path in (data_directory, *places):
         _refuse_inside(path)
     for place in places:
-        if place != data_directory and not os.path.lexists(f"{place}/{FILE_NAME}"):
-            for node in Path(place).glob(f"node-*/{FILE_NAME}"):
+        if place != data_directory and not os.path.lexists(f"{place}/{META_PROPERTIES}"):
+            for node in Path(place).glob(f"node-*/{META_PROPERTIES}"):
                 raise ConfigFault(
                     f"{place} is the data directory of a family: serve it with --data {place}, or "
                     f"name {node.parent} with --log-dir."
@@ -142,7 +145,7 @@ def refuse_log_directory(data_directory: str, places: Sequence[str]) -> None:
             f"A backup is restored into {data_directory}, or that was interrupted: wait for its "
             "end, or empty the directory and restore again."
         )
-    if data_directory in places or not os.path.lexists(f"{data_directory}/{FILE_NAME}"):
+    if data_directory in places or not os.path.lexists(f"{data_directory}/{META_PROPERTIES}"):
         return
     raise ConfigFault(
         f"{data_directory} is the log directory of a node itself: serve it with --log-dir "
@@ -155,10 +158,10 @@ def _refuse_inside(path: str) -> None:
     inner = os.path.realpath(path)
     while (outer := os.path.dirname(inner)) != inner:
         name = os.path.basename(inner)
-        is_partition = name == METADATA or (
+        is_partition = name == METADATA_DIRECTORY or (
             _is_replica(name) and os.path.lexists(f"{inner}/{PARTITION_METADATA}")
         )
-        if is_partition and os.path.lexists(f"{outer}/{FILE_NAME}"):
+        if is_partition and os.path.lexists(f"{outer}/{META_PROPERTIES}"):
             raise ConfigFault(
                 f"{path} is inside the log directory {outer} of a node: name a directory outside "
                 "of it."
@@ -234,7 +237,7 @@ def carry_out(plan: DirectoryPlan) -> None:
     for path, identity in plan.to_format.items():
         try:
             sync_directory(os.path.dirname(path))  # With the ids in it, its name is durable too.
-            write_meta_properties(f"{path}/{FILE_NAME}", identity)
+            write_meta_properties(f"{path}/{META_PROPERTIES}", identity)
         except (OSError, StorageFault) as fault:
             if plan.is_new:
                 raise
@@ -355,4 +358,4 @@ def _listed(numbers: Iterable[int]) -> str:
 
 def _is_replica(name: str) -> bool:
     """Whether a name in a node's directory is a partition's, but for the metadata log."""
-    return name != METADATA and parse_partition_directory(name) is not None
+    return name != METADATA_DIRECTORY and parse_partition_directory(name) is not None

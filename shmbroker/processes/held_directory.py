@@ -23,6 +23,7 @@ from shmbroker.controller.raft.voter_links import socket_name
 from shmbroker.errors import ConfigFault
 from shmbroker.ipc import control_socket
 from shmbroker.log.directory_lock import LOCK, lock_holder
+from shmbroker.log.file_names import SUPERVISOR_LOCK
 from shmbroker.log.meta_properties import FIX_RIGHTS
 from shmbroker.processes import data_access, data_directory, earlier_places
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     from shmbroker.settings.broker_config import BrokerConfig
 
-LOCK_FILE = ".supervisor.lock"
 LOCK_WAIT_S = 5.0
 """How long the lock may outlive a dead supervisor: its children end some milliseconds later."""
 LOCK_FD_MIN = 512
@@ -172,7 +172,7 @@ class HeldDirectory:
 def lock(directory: Path) -> int:
     """Take the directory's lock and write our pid into it; the descriptor that holds it. Waits for
     what a dead family left; InUse, InUseYet: it can't be had."""
-    lock_fd = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    lock_fd = os.open(directory / SUPERVISOR_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     deadline = clock.monotonic() + LOCK_WAIT_S
     while True:
         try:

@@ -23,6 +23,7 @@ from shmbroker.crc32c import crc32c
 from shmbroker.errors import ProtocolFault
 from shmbroker.records import codecs
 from shmbroker.records.batch_layout import (
+    AFTER_CRC,
     ATTRIBUTES_POSITION,
     BATCH_HEADER,
     COMPRESSION_MASK,
@@ -40,6 +41,7 @@ from shmbroker.records.batch_layout import (
     NO_LEADER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    RECORD_SIZE_MIN,
     RECORDS_POSITION,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
@@ -60,13 +62,9 @@ Record = tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | N
 
 NO_HEADER: tuple[int, ...] = (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
-_RECORD_SIZE_MIN = 7
-"""A record of nothing: length, attributes, two deltas, two lengths, a header count."""
-
 _INT32 = Struct(">i")
 _CONTROL_KEY = Struct(">hh")
 _BEFORE_CRC = Struct(">qiibI")
-_AFTER_CRC = Struct(">hiqqqhii")
 
 
 # --- Produce -------------------------------------------------------------------------------------
@@ -143,7 +141,7 @@ def check_batch(
         return UNKNOWN_SERVER_ERROR, header
     if n <= 0 or n != last_delta + 1 or attributes & CONTROL_BIT:
         return INVALID_RECORD, header
-    if n > (size - HEADER_SIZE) // _RECORD_SIZE_MIN and not attributes & COMPRESSION_MASK:
+    if n > (size - HEADER_SIZE) // RECORD_SIZE_MIN and not attributes & COMPRESSION_MASK:
         return INVALID_RECORD, header
     if seq < 0 and producer_id >= 0:
         return INVALID_RECORD, header
@@ -223,7 +221,7 @@ def batch_of_encoded(
         max_timestamp = log_append_time
     block = codecs.compress(codec, b"".join(parts))
     crc = crc32c(
-        _AFTER_CRC.pack(
+        AFTER_CRC.pack(
             attributes,
             count - 1,
             base_timestamp,
@@ -257,7 +255,7 @@ def batch_of_one(timestamp: int, key: bytes | None, value: bytes | None) -> byte
     third of the time."""
     body = b"".join((_NO_DELTAS, *_sized(key), *_sized(value), _NO_HEADERS))
     block = varint(len(body)) + body
-    after = _AFTER_CRC.pack(0, 0, timestamp, timestamp, NO_PRODUCER_ID, -1, NO_SEQUENCE, 1)
+    after = AFTER_CRC.pack(0, 0, timestamp, timestamp, NO_PRODUCER_ID, -1, NO_SEQUENCE, 1)
     head = _BEFORE_CRC.pack(
         0,
         HEADER_SIZE - LOG_OVERHEAD + len(block),

@@ -17,6 +17,7 @@ result counts only if the records fill their batch exactly.
 import numpy as np
 
 from shmbroker.errors import CorruptFault
+from shmbroker.records.batch_layout import RECORD_SIZE_MIN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
 
     Int64s = NDArray[np.int64]
     Bytes = NDArray[np.uint8]
-
-RECORD_SIZE_MIN = 7
-"""One byte for each field of an empty record: length, attributes, timestamp and offset deltas, key
-and value lengths, header count."""
 
 LOCKSTEP_BATCHES_MIN = 24
 """A step costs the same however few batches share it, a walk the more, the more records it meets:

@@ -21,12 +21,12 @@ from shmbroker.records.batch_layout import (
     H_LENGTH,
     H_MAX_TIMESTAMP,
     LOG_OVERHEAD,
+    RECORD_SIZE_MIN,
     RECORDS_POSITION,
     TIMESTAMP_TYPE_BIT,
 )
 from shmbroker.records.validation import (
     PLAIN_BYTES_MAX,
-    RECORD_SIZE_MIN,
     TIMESTAMP_MAX,
     TIMESTAMP_MIN,
     uvarint,

@@ -33,6 +33,7 @@ from shmbroker.records.batch_layout import (
     H_COUNT,
     H_MAX_TIMESTAMP,
     NO_TIMESTAMP,
+    RECORD_SIZE_MIN,
     RECORDS_POSITION,
     TIMESTAMP_TYPE_BIT,
 )
@@ -56,9 +57,6 @@ PLAIN_RATIO_MAX = 16
 """What a batch whose records are looked at may decompress to: 16 times what its topic takes as a
 batch, and 16 MiB at least, which takes 50 ms with gzip and 20 with the others. Java's producer cuts
 larger ones and sends the parts; all others count the bytes before they compress them."""
-
-RECORD_SIZE_MIN = 7
-"""A record of nothing: length, attributes, two deltas, two lengths, a header count."""
 
 TIMESTAMP_MIN = -(1 << 63)
 TIMESTAMP_MAX = (1 << 63) - 1

@@ -29,6 +29,9 @@ KEYWORDS = {
     "0.9.2342.19200300.100.1.25": "DC",
 }
 
+SOON_DAYS = 14
+"""A certificate that ends within these is warned about."""
+
 UTC_TIME = 0x17
 VERSION = 0xA0
 TEXTS = frozenset((0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1E))

@@ -18,6 +18,12 @@ from shmbroker.log import checkpoints
 from shmbroker.log.leader_epochs import LeaderEpochs
 from shmbroker.log.partition_metadata import read_partition_metadata
 from shmbroker.log.producer_state import read_snapshot
+from shmbroker.metadata.topic_names import (
+    METADATA_TOPIC,
+    OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
+    TRANSACTION_TOPIC,
+)
 from shmbroker.records import batch_layout as layout
 from shmbroker.records.batch import control_type, iterate_records
 from shmbroker.records.codecs import NAMES
@@ -31,11 +37,10 @@ Row = dict[str, Any]
 
 OFFSET_MAX = 2**63 - 1
 _LOGS = {
-    "__consumer_offsets": coordinator_records.GROUP,
-    "__transaction_state": coordinator_records.TRANSACTION,
-    "__share_group_state": coordinator_records.SHARE,
+    OFFSETS_TOPIC: coordinator_records.GROUP,
+    TRANSACTION_TOPIC: coordinator_records.TRANSACTION,
+    SHARE_STATE_TOPIC: coordinator_records.SHARE,
 }
-_METADATA = "__cluster_metadata"
 _CONTROLS = {
     layout.CONTROL_ABORT: ("abort", "EndTxnMarker"),
     layout.CONTROL_COMMIT: ("commit", "EndTxnMarker"),
@@ -95,7 +100,7 @@ def _json(path: str) -> Row:
 
 
 def _dump_segment(path: str, with_records: bool, first: int, last: int) -> Iterator[Row]:
-    topic = _METADATA
+    topic = METADATA_TOPIC
     if log_files.kind_of(path) == log_files.LOG:
         topic = log_files.topic_of(path)
     for batch in log_files.read_batches(path):
@@ -146,7 +151,7 @@ def _record_row(topic: str, is_control: bool, record: tuple[Any, ...]) -> Row:
     try:
         if is_control:
             return row | _control(key or b"", value or b"")
-        if topic == _METADATA:
+        if topic == METADATA_TOPIC:
             name, version, message = decode_metadata_record(value or b"")
             content = readable(schema.message(name).fields, message)
             return row | {"record": name, "version": version, "value": content}

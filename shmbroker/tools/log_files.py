@@ -10,20 +10,25 @@ Rules
 import os
 import re
 from collections.abc import Iterator
-from struct import Struct
 from typing import BinaryIO, cast
 
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.file_names import (
+    CLEAN_SHUTDOWN,
     INDEX,
     LEADER_EPOCH_CHECKPOINT,
     LOG,
+    META_PROPERTIES,
     PARTITION_METADATA,
+    QUORUM_STATE,
     SNAPSHOT,
     TIER_CACHE,
     TIME_INDEX,
     TXN_INDEX,
 )
+from shmbroker.log.offset_index import OffsetIndex
+from shmbroker.log.time_index import TimeIndex
+from shmbroker.log.transaction_index import ENTRY as ABORTED_ENTRY
 from shmbroker.records.batch_layout import (
     BATCH_HEADER,
     H_LENGTH,
@@ -34,9 +39,6 @@ from shmbroker.records.batch_layout import (
 )
 
 EPOCHS = LEADER_EPOCH_CHECKPOINT
-META_PROPERTIES = "meta.properties"
-QUORUM_STATE = "quorum-state"
-CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 OFFSET_CHECKPOINT = "-offset-checkpoint"
 METADATA_SNAPSHOT = ".checkpoint"
 
@@ -49,11 +51,8 @@ _SNAPSHOT_FILE = re.compile(r"\d{20}-\d{10}\.checkpoint(\.deleted)?|bootstrap\.c
 
 CHUNK_BYTES = 4 << 20
 
-TXN_ENTRY = Struct(">hqqqq")
-"""version 0, producer_id, first_offset, last_offset, last_stable_offset (Kafka `AbortedTxn`)."""
-
-ENTRIES = {INDEX: Struct(">II"), TIME_INDEX: Struct(">qI"), TXN_INDEX: TXN_ENTRY}
-"""Layout of an entry by the kind of index file; drawn in `log/offset_index`, `log/time_index`."""
+ENTRIES = {INDEX: OffsetIndex.ENTRY, TIME_INDEX: TimeIndex.ENTRY, TXN_INDEX: ABORTED_ENTRY}
+"""Layout of an entry by the kind of index file."""
 
 Batch = tuple[int, tuple[int, ...], memoryview]
 """(position, header as BATCH_HEADER unpacks it, the whole batch)."""
@@ -222,7 +221,6 @@ __all__ = [
     "QUORUM_STATE",
     "SNAPSHOT",
     "TIME_INDEX",
-    "TXN_ENTRY",
     "TXN_INDEX",
     "Batch",
     "base_offset_of",

@@ -39,8 +39,15 @@ from shmbroker.log.checkpoints import (
 from shmbroker.log.compaction.cleaned_files import CLEANED, DELETED, SWAP, settle
 from shmbroker.log.config import LogConfig
 from shmbroker.log.directory_lock import LOCK
-from shmbroker.log.file_names import LOG, file_name, mark_of, offset_of, parse_partition_directory
-from shmbroker.log.log_directory import CLEAN_SHUTDOWN
+from shmbroker.log.file_names import (
+    CLEAN_SHUTDOWN,
+    LOG,
+    SUPERVISOR_LOCK,
+    file_name,
+    mark_of,
+    offset_of,
+    parse_partition_directory,
+)
 from shmbroker.log.mending import NO_LIMIT, Mend, look_at, rewrite
 from shmbroker.log.meta_properties import read_meta_properties
 from shmbroker.log.partition_log import PartitionLog
@@ -56,8 +63,6 @@ from shmbroker.records.batch_layout import (
 from shmbroker.tools import log_files
 from shmbroker.tools.log_dump import dump
 from shmbroker.tools.log_verify import Checkpoints, verify
-
-SUPERVISOR_LOCK = ".supervisor.lock"
 
 
 class Repair(NamedTuple):

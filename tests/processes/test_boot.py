@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from shmbroker.log.file_names import SUPERVISOR_LOCK
 from shmbroker.processes import held_directory
-from shmbroker.processes.held_directory import LOCK_FILE, InUseYet
+from shmbroker.processes.held_directory import InUseYet
 from shmbroker.processes.supervisor import EXIT_CHILD_BOOT, EXIT_CONFIG, EXIT_IN_USE
 from shmbroker.testing.broker import Broker, free_ports
 from tests.support.acknowledged_load import batch_now, read_values
@@ -56,12 +57,12 @@ def test_second_start_is_refused_while_the_first_serves(tmp_path: Path) -> None:
 
 
 def test_start_waits_for_the_children_of_a_dead_supervisor(tmp_path: Path) -> None:
-    held = os.open(tmp_path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    held = os.open(tmp_path / SUPERVISOR_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     os.write(held, b"%d\n" % PID_OF_NOBODY)
     fcntl.flock(held, fcntl.LOCK_EX)
     with _launched(tmp_path) as broker:
         # It has the file open, so it has found the lock taken.
-        lock = str(tmp_path / LOCK_FILE)
+        lock = str(tmp_path / SUPERVISOR_LOCK)
         wait_until(lambda: lock in _open_files(broker.pid), "the start to reach the lock")
         assert broker.children() == {}
         os.close(held)
@@ -93,7 +94,7 @@ def test_lock_that_is_never_released_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(held_directory, "LOCK_WAIT_S", 0.01)
-    held = os.open(tmp_path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    held = os.open(tmp_path / SUPERVISOR_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     os.write(held, b"%d\n" % PID_OF_NOBODY)
     fcntl.flock(held, fcntl.LOCK_EX)
     try:

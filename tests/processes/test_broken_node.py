@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shmbroker.log.meta_properties import FILE_NAME
+from shmbroker.log.file_names import META_PROPERTIES
 from shmbroker.processes.supervisor import EXIT_CONFIG
 from shmbroker.testing.broker import Broker
 from tests.support.acknowledged_load import batch_now, leader_of, read_values
@@ -76,23 +76,23 @@ def test_starts_that_are_refused_change_nothing(data: Path, tmp_path: Path) -> N
         assert taken.stop() == 0
     shutil.rmtree(data / "node-2")
     shutil.copytree(tmp_path / "other" / "node-1", data / "node-2")
-    (data / "node-1" / FILE_NAME).unlink()
+    (data / "node-1" / META_PROPERTIES).unlink()
     said = assert_refused(data, *FLAGS)
     for number in (2, 3):
         (line,) = (
             line
-            for line in (data / f"node-{number}" / FILE_NAME).read_text().splitlines()
+            for line in (data / f"node-{number}" / META_PROPERTIES).read_text().splitlines()
             if line.startswith("cluster.id=")
         )
         assert line.removeprefix("cluster.id=") in said
 
 
 def test_emptied_node_joins_its_cluster_again(data: Path) -> None:
-    identity = (data / "node-2" / FILE_NAME).read_text()
+    identity = (data / "node-2" / META_PROPERTIES).read_text()
     (cluster,) = (line for line in identity.splitlines() if line.startswith("cluster.id="))
     shutil.rmtree(data / "node-1")
     with Broker(*FLAGS, data=data) as broker:
-        assert cluster in (data / "node-1" / FILE_NAME).read_text()
+        assert cluster in (data / "node-1" / META_PROPERTIES).read_text()
         assert "controller 1 had no metadata" in broker.log
         produce(broker.address, b"after")
 
@@ -121,8 +121,8 @@ def test_broken_node_is_said_and_tried_again_while_the_others_serve(
     data: Path, told: Callable[[], str]
 ) -> None:
     node = data / "node-2"
-    whole = (node / FILE_NAME).read_text()
-    (node / FILE_NAME).write_text("nothing that helps\n")
+    whole = (node / META_PROPERTIES).read_text()
+    (node / META_PROPERTIES).write_text("nothing that helps\n")
     with Broker(*FLAGS, data=data) as broker:
         (ready,) = (line for line in broker.log.splitlines() if "ready on" in line)
         assert "(broker 1)" in ready
@@ -130,7 +130,7 @@ def test_broken_node_is_said_and_tried_again_while_the_others_serve(
         assert "(broker 3)" in ready
         for title in ("io-worker-2", "controller-2"):
             (first, *_) = (line for line in broker.log.splitlines() if f"{title} can't" in line)
-            assert str(node / FILE_NAME) in first, "the reason is in the line"
+            assert str(node / META_PROPERTIES) in first, "the reason is in the line"
             assert f"without {title}: {node}" in ready
         lacking = ready.partition("; without ")[2]
         wait_until(lambda: lacking in told().partition("READY=1")[2], "STATUS= with the same")
@@ -139,14 +139,14 @@ def test_broken_node_is_said_and_tried_again_while_the_others_serve(
         assert "1 controller is not there (2)" in status.stdout + status.stderr
         assert "1 broker is fenced (2)" in status.stdout + status.stderr
         produce(broker.address, b"without 2")
-        (node / FILE_NAME).write_text(whole)
+        (node / META_PROPERTIES).write_text(whole)
         for title in ("io-worker-2", "controller-2"):
             wait_until(lambda title=title: f"{title} could boot now" in broker.log, title)
 
         # And now it goes while everybody runs.
         node.rename(data / "elsewhere")
         os.kill(broker.children()["controller-2"], signal.SIGKILL)
-        gone = f"{node / FILE_NAME} is missing"
+        gone = f"{node / META_PROPERTIES} is missing"
         wait_until(lambda: broker.log.count(f"can't boot, next try in 2 s: {gone}") == 1, "a try")
         assert "Traceback" not in broker.log
         with RawClient(broker.address, 30) as client:

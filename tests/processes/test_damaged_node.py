@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shmbroker.log.checkpoints import CLEANER, HIGH_WATERMARK, LOG_START_OFFSET, RECOVERY_POINT
-from shmbroker.log.log_directory import CLEAN_SHUTDOWN
+from shmbroker.log.file_names import CLEAN_SHUTDOWN
 from shmbroker.testing.broker import Broker
 from tests.support.acknowledged_load import batch_now, read_values
 from tests.support.damaged_directory import (

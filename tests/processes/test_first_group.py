@@ -5,7 +5,7 @@ from shmbroker.wire import error_codes
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
 
-GROUP_TOPIC = {"topics": [{"name": "__consumer_offsets"}], "allow_auto_topic_creation": False}
+OFFSETS_TOPIC = {"topics": [{"name": "__consumer_offsets"}], "allow_auto_topic_creation": False}
 
 
 def test_who_is_told_the_coordinator_is_not_sent_away_by_it() -> None:
@@ -20,7 +20,7 @@ def test_who_is_told_the_coordinator_is_not_sent_away_by_it() -> None:
 
         first.send("FindCoordinator", 4, {"key_type": 0, "coordinator_keys": ["first"]})
         wait_until(
-            lambda: not next_.ask("Metadata", 12, GROUP_TOPIC)["topics"][0]["error_code"],
+            lambda: not next_.ask("Metadata", 12, OFFSETS_TOPIC)["topics"][0]["error_code"],
             "the topic of the groups",
         )
         found = next_.ask("FindCoordinator", 4, {"key_type": 0, "coordinator_keys": ["next"]})

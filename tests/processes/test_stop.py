@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shmbroker.log.checkpoints import RECOVERY_POINT, read_offsets
-from shmbroker.log.log_directory import CLEAN_SHUTDOWN
+from shmbroker.log.file_names import CLEAN_SHUTDOWN
 from shmbroker.testing.broker import Broker
 from tests.support.acknowledged_load import Load, batch_now, read_values
 from tests.support.raw_client import RawClient, fetch_body, produce_body

@@ -22,7 +22,8 @@ from shmbroker.controller.raft.quorum_messages import (
 )
 from shmbroker.ipc.member import FamilyMember
 from shmbroker.ipc.operation_layout import EXECUTE, EXECUTE_HEAD, EXECUTED, EXECUTED_HEAD
-from shmbroker.log.meta_properties import FILE_NAME, MetaProperties, write_meta_properties
+from shmbroker.log.file_names import META_PROPERTIES
+from shmbroker.log.meta_properties import MetaProperties, write_meta_properties
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
@@ -105,7 +106,7 @@ class ControllerFamily:
             node = self.config.nodes[number] = str(directory / f"node-{number}")
             os.makedirs(node, exist_ok=True)
             identity = MetaProperties(number, CLUSTER_ID, bytes(15) + bytes([number]))
-            write_meta_properties(f"{node}/{FILE_NAME}", identity)
+            write_meta_properties(f"{node}/{META_PROPERTIES}", identity)
         self.brokers = {number: number for number in range(1, brokers + 1)}
         self.slots = {number: brokers + number for number in self.ids}
         """Of the controllers."""

@@ -15,8 +15,7 @@ from shmbroker import clock
 from shmbroker.log.checkpoints import HIGH_WATERMARK, read_offsets, write_offsets
 from shmbroker.log.checkpoints import RECOVERY_POINT as RECOVERY_POINT_FILE
 from shmbroker.log.config import LogConfig
-from shmbroker.log.file_names import PARTITION_METADATA
-from shmbroker.log.log_directory import CLEAN_SHUTDOWN
+from shmbroker.log.file_names import CLEAN_SHUTDOWN, PARTITION_METADATA
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.testing.broker import Broker
 from tests.support.raw_client import RawClient, batch_of

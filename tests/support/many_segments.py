@@ -8,9 +8,9 @@ from unittest import mock
 
 from shmbroker.log.checkpoints import HIGH_WATERMARK, RECOVERY_POINT, write_offsets
 from shmbroker.log.config import LogConfig
-from shmbroker.log.file_names import PARTITION_METADATA
+from shmbroker.log.file_names import META_PROPERTIES, PARTITION_METADATA
 from shmbroker.log.log_directory import LogDirectory
-from shmbroker.log.meta_properties import FILE_NAME, read_meta_properties
+from shmbroker.log.meta_properties import read_meta_properties
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.records.batch import encode_batch
 
@@ -43,7 +43,7 @@ def fill(
     others get copies of its files, as 2,000 x 50 segments are 400,000 of them.
     """
     path = str(node_directory)
-    known = read_meta_properties(os.path.join(path, FILE_NAME))
+    known = read_meta_properties(os.path.join(path, META_PROPERTIES))
     assert known is not None
     directory = LogDirectory.open(path, known.node_id, known.cluster_id)
     assert directory.is_clean, "stop the broker first"

@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from shmbroker.apis.contexts import BrokerContext
-from shmbroker.groups.group_partition import GROUP_TOPIC, group_partition
+from shmbroker.groups.group_partition import group_partition
 from shmbroker.groups.transactions.transaction import Transaction, error_in_version
 from shmbroker.ipc.operation_adapter import Call
+from shmbroker.metadata.topic_names import OFFSETS_TOPIC
 
 API_KEY = 25
 NAME = "AddOffsetsToTxn"
@@ -25,7 +26,7 @@ FENCED_FROM = 2
 
 def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> None:
     """The partition of `__consumer_offsets` that keeps the group is added."""
-    topic = broker.image.topics_by_name.get(GROUP_TOPIC)
+    topic = broker.image.topics_by_name.get(OFFSETS_TOPIC)
     # The topic is created when somebody looks for the group's coordinator, which may come later.
     count = (
         broker.config["offsets.topic.num.partitions"] if topic is None else len(topic.partitions)
@@ -38,7 +39,7 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> None:
         body["transactional_id"],
         body["producer_id"],
         body["producer_epoch"],
-        [(GROUP_TOPIC, group_partition(body["group_id"], count))],
+        [(OFFSETS_TOPIC, group_partition(body["group_id"], count))],
         0,
         done,
     )

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from shmbroker.apis.contexts import BrokerContext
-from shmbroker.groups.group_partition import GROUP_TOPIC
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_adapter import Call
+from shmbroker.metadata.topic_names import OFFSETS_TOPIC
 from shmbroker.records.end_marker import EndMarker
 from shmbroker.wire import error_codes
 
@@ -54,7 +54,7 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> None:
             result["error_code"] = error_codes.NOT_LEADER_OR_FOLLOWER
             return
         error, end_offset = 0, -1
-        if name == GROUP_TOPIC and partition.is_leader:
+        if name == OFFSETS_TOPIC and partition.is_leader:
             error = broker.groups.may_end_transactions(partition)
         if not error:
             error, end_offset = broker.append_marker(
@@ -63,7 +63,7 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> None:
         if error:
             result["error_code"] = error
             return
-        if name == GROUP_TOPIC:
+        if name == OFFSETS_TOPIC:
             broker.groups.offsets.on_marker(partition, marker.producer_id, marker.is_commit)
 
         def replicated(error: int) -> None:

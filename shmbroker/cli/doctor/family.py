@@ -19,8 +19,9 @@ from shmbroker.cli.doctor.table import (
     warning,
 )
 from shmbroker.metadata.topic_names import OFFSETS_TOPIC
+from shmbroker.observe.snapshot import SUPERVISOR
+from shmbroker.security.certificate import SOON_DAYS
 
-SUPERVISOR = "supervisor"
 YOUNG_S = 60.0
 """A child that much younger than its supervisor has followed another."""
 LATE_ROLES = ("cleaner", "tier")
@@ -29,7 +30,6 @@ RESIDENT_MOST = 2 << 30
 SHARE_MOST = 0.8
 LAG_MOST = 1_000_000
 OFFSETS_BYTES_MOST = 1 << 30
-SOON_DAYS = 14
 NEW_CERTIFICATE = "put a new one into the file of ssl.keystore.location: it is taken within seconds"
 
 

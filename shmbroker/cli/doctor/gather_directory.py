@@ -20,10 +20,9 @@ from shmbroker.cli.doctor.gather_host import mount_of
 from shmbroker.errors import ConfigFault, Fault
 from shmbroker.log.directory_lock import LOCK, lock_holder
 from shmbroker.log.file_names import parse_partition_directory
+from shmbroker.metadata.topic_names import METADATA_DIRECTORY, OFFSETS_TOPIC
 
 TEMPORARY = ("/tmp", "/var/tmp", "/run", "/dev/shm")
-METADATA = "__cluster_metadata-0"
-OFFSETS = "__consumer_offsets"
 RESERVE_SHARE = 100
 RESERVE_MOST = 256 << 20
 _REMOVED = {
@@ -91,23 +90,23 @@ def _node(path: str, root: Path, is_ours: bool) -> Node:
         node.node_id, node.cluster_id = identity.node_id, identity.cluster_id
     names = or_none(lambda: os.listdir(path)) or []
     parsed = {name: parse_partition_directory(name) for name in names}
-    held = {name: found for name, found in parsed.items() if found and name != METADATA}
+    held = {name: found for name, found in parsed.items() if found and name != METADATA_DIRECTORY}
     node.partitions = len(held)
     node.topics = sorted({topic for topic, _ in held.values()})
     node.marked = sorted(name for name in names if name.endswith(("-stray", "-future")))
-    node.has_metadata = METADATA in names
+    node.has_metadata = METADATA_DIRECTORY in names
     if held:
         node.is_clean = ".kafka_cleanshutdown" in names
     for name in held:
         for file in or_none(partial(_scanned, f"{path}/{name}")) or ():
             if file.name.endswith((".cleaned", ".swap")):
                 node.unfinished.append(f"{name}/{file.name}")
-            elif held[name][0] == OFFSETS and file.name.endswith(".log"):
+            elif held[name][0] == OFFSETS_TOPIC and file.name.endswith(".log"):
                 state = or_none(file.stat)
                 node.offsets_bytes += state.st_blocks * 512 if state else 0
     if node.has_metadata:
         try:
-            read_metadata(node, f"{path}/{METADATA}")
+            read_metadata(node, f"{path}/{METADATA_DIRECTORY}")
         except (Fault, OSError) as fault:
             node.metadata_fault = str(fault)
     return node

@@ -45,12 +45,12 @@ from shmbroker.records.batch_layout import (
     NO_LEADER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    SEQUENCES,
     TRANSACTIONAL_BIT,
 )
 from shmbroker.wire import error_codes
 
 IN_FLIGHT_MAX = 5
-SEQUENCES = 2**31
 """Sequences wrap to 0 behind 2^31 - 1."""
 
 DELIVERED = "delivered"

@@ -27,7 +27,7 @@ from typing import NamedTuple, TypeVar
 from shmbroker import clock
 from shmbroker.client.cluster import Cluster
 from shmbroker.client.faults import FencedFault, LaterFault, refuse
-from shmbroker.client.producer.delivery import SEQUENCES, Identity
+from shmbroker.client.producer.delivery import Identity
 from shmbroker.client.producer.questions import find_topic
 from shmbroker.client.reader import large_batches
 from shmbroker.client.retries import PASSING, REST_S, patiently
@@ -38,6 +38,7 @@ from shmbroker.records.batch_layout import (
     H_LAST_OFFSET_DELTA,
     H_PRODUCER_EPOCH,
     H_PRODUCER_ID,
+    SEQUENCES,
 )
 from shmbroker.wire.api_keys import DESCRIBE_PRODUCERS, FETCH, LIST_OFFSETS
 

@@ -15,8 +15,7 @@ import os
 from shmbroker.errors import CorruptFault
 from shmbroker.ids import ZERO_UUID, uuid_text
 from shmbroker.log.checkpoints import read_file, write_file
-
-FILE_NAME = "quorum-state"
+from shmbroker.log.file_names import QUORUM_STATE
 
 
 class QuorumState:
@@ -26,7 +25,7 @@ class QuorumState:
 
     def __init__(self, directory: str) -> None:
         """What the file says; epoch 0 if there is none. CorruptFault for garbage."""
-        self._path = os.path.join(directory, FILE_NAME)
+        self._path = os.path.join(directory, QUORUM_STATE)
         self._row = (0, -1, -1)
         self.data_version = 0
         self.voters: list[int] = []

@@ -25,9 +25,10 @@ from typing import NamedTuple
 
 from shmbroker.controller.decisions.nodes import refuse_missing_brokers
 from shmbroker.controller.raft.metadata_log import MetadataLog
-from shmbroker.controller.raft.quorum_state import FILE_NAME, QuorumState
+from shmbroker.controller.raft.quorum_state import QuorumState
 from shmbroker.errors import ConfigFault, CorruptFault, StorageFault
 from shmbroker.log.checkpoints import sync_directory
+from shmbroker.log.file_names import QUORUM_STATE
 from shmbroker.log.quarantine import put_aside
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.log_reader import MetadataLogReader
@@ -55,7 +56,7 @@ class Standing(NamedTuple):
 
 def look(directory: str) -> Standing:
     """Read one node's quorum-state. StorageFault if the disk refuses."""
-    path = os.path.join(directory, FILE_NAME)
+    path = os.path.join(directory, QUORUM_STATE)
     if not os.path.lexists(path):
         return Standing(directory, None, "")
     try:
@@ -90,7 +91,7 @@ class VoterChange:
         """
         for standing in self._standings.values():
             if standing.damage:
-                put_aside(standing.directory, [os.path.join(standing.directory, FILE_NAME)])
+                put_aside(standing.directory, [os.path.join(standing.directory, QUORUM_STATE)])
                 logger.error("%s; it is in quarantine/ now, and made anew", standing.damage)
         if not self.voters:
             return
@@ -111,7 +112,7 @@ class VoterChange:
             state.voters = self.voters
             state.write(epoch, -1, -1)
         for node in states.keys() - set(self.voters):
-            os.unlink(os.path.join(directories[node], FILE_NAME))
+            os.unlink(os.path.join(directories[node], QUORUM_STATE))
             sync_directory(directories[node])
         self._say(states.keys())
 
@@ -190,7 +191,7 @@ def _copy(source: str, target: str) -> None:
 
     beside = os.path.join(os.path.dirname(target), COPY)
     shutil.rmtree(beside, ignore_errors=True)
-    shutil.copytree(source, beside, ignore=shutil.ignore_patterns(FILE_NAME))
+    shutil.copytree(source, beside, ignore=shutil.ignore_patterns(QUORUM_STATE))
     for name in os.listdir(beside):
         fd = os.open(os.path.join(beside, name), os.O_RDONLY)
         try:

@@ -7,7 +7,6 @@ bounded by CHUNK_BYTES, or what a single batch may decompress to.
 
 import os
 from collections.abc import Callable, Iterator
-from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from shmbroker.log.compaction.key_offsets import SLACK_BYTES
 from shmbroker.log.file_names import LOG, file_name
 from shmbroker.records import codecs
 from shmbroker.records.batch_layout import (
+    AFTER_CRC,
     BATCH_HEADER,
     COMPRESSION_MASK,
     CONTROL_BIT,
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     Int64s = NDArray[np.int64]
     Bytes = NDArray[np.uint8]
     Flags = NDArray[np.bool_]
-
-_AFTER_CRC = Struct(">hiqqqhii")
 
 CHUNK_BYTES = 4 << 20
 """Log bytes read at once, or bytes they are unpacked to: enough batches to share numpy's price."""
@@ -182,5 +180,5 @@ def _joined(
 def sealed(fields: list[int], block: bytes) -> bytes:
     """A batch of these header fields and records: its length and CRC are made."""
     fields[H_LENGTH] = HEADER_SIZE - LOG_OVERHEAD + len(block)
-    fields[H_CRC] = crc32c(block, crc32c(_AFTER_CRC.pack(*fields[H_ATTRIBUTES:])))
+    fields[H_CRC] = crc32c(block, crc32c(AFTER_CRC.pack(*fields[H_ATTRIBUTES:])))
     return BATCH_HEADER.pack(*fields) + block

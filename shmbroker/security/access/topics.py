@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import Counter
 
 from shmbroker.ids import ZERO_UUID
+from shmbroker.metadata.topic_names import METADATA_TOPIC
 from shmbroker.security.access.asker import (
     Asker,
     Message,
@@ -51,7 +52,6 @@ from shmbroker.wire.error_codes import (
 REFUSED = {"error_code": TOPIC_AUTHORIZATION_FAILED}
 NOT_AUTHORIZED = "Authorization failed."
 TOPIC_FAILED = "Topic authorization failed."
-METADATA_TOPIC = "__cluster_metadata"
 UNSAID = -(2**31)
 """Authorized operations that nobody asked for (KIP-430)."""
 

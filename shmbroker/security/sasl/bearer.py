@@ -14,6 +14,7 @@ import re
 from typing import NamedTuple, Protocol
 
 from shmbroker.security.sasl.outcome import Challenge, Refused, Shown
+from shmbroker.security.sasl.scram import SASL_NAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,8 +24,7 @@ NAME = "OAUTHBEARER"
 
 INVALID_TOKEN = '{"status":"invalid_token"}'
 
-_NAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
-_MESSAGE = re.compile(rf"n,(?:a=({_NAME}))?,\x01((?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01")
+_MESSAGE = re.compile(rf"n,(?:a=({SASL_NAME}))?,\x01((?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01")
 _AUTH = re.compile(r"([A-Za-z0-9_]+) +([-_~+/.A-Za-z0-9]+=*)")
 
 

@@ -109,12 +109,12 @@ def credential_of(
 
 # ── one exchange ────────────────────────────────────────────────────────────────────────────────
 
-_NAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
+SASL_NAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
 _VALUE = r"[\x01-\x2b\x2d-\x7f]+"
 _NONCE = r"[\x21-\x2b\x2d-\x7e]+"
 _EXTENSIONS = rf"((?:,[A-Za-z]+={_VALUE})*)"
 _BASE64 = r"(?:[A-Za-z0-9/+]{4})*(?:[A-Za-z0-9/+]{3}=|[A-Za-z0-9/+]{2}==)?"
-_CLIENT_FIRST = re.compile(rf"(n,(?:a=({_NAME}))?,)(n=({_NAME}),r=({_NONCE}){_EXTENSIONS})")
+_CLIENT_FIRST = re.compile(rf"(n,(?:a=({SASL_NAME}))?,)(n=({SASL_NAME}),r=({_NONCE}){_EXTENSIONS})")
 _CLIENT_FINAL = re.compile(rf"(c=({_BASE64}),r=({_NONCE})(?:,[A-Za-z]+={_VALUE})*),p=({_BASE64})")
 
 

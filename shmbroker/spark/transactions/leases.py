@@ -25,9 +25,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from shmbroker.errors import Fault
+from shmbroker.records.batch_layout import SEQUENCES
 
 WINDOW = 5
-SEQUENCES = 2**31
 """Sequences wrap to 0 behind 2^31 - 1."""
 START = ""
 """The digest of no batches."""

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
-from shmbroker.log.meta_properties import FILE_NAME as META_PROPERTIES
+from shmbroker.log.file_names import META_PROPERTIES
 from shmbroker.processes.shared_resources import IO_WORKER
 from tests.simulation.family.family import Family, Member
 from tests.simulation.family.network import Network

@@ -78,7 +78,7 @@ MIN_IN_SYNC = 2
 """Where there are three replicas."""
 TRACE_LINES = 200
 MEMORY = Path("/dev/shm")
-GROUP_TOPIC = "__consumer_offsets"
+OFFSETS_TOPIC = "__consumer_offsets"
 STATE_PARTITIONS = 2
 """Of __transaction_state: several brokers coordinate."""
 WATCH_S = 0.01
@@ -377,7 +377,7 @@ class Simulation:
             for number in range(2):
                 AheadReader(network, f"ahead-reader-{number}", seen)
         if self.transaction_version:
-            admin.internal = [(GROUP_TOPIC, 0)]
+            admin.internal = [(OFFSETS_TOPIC, 0)]
             admin.internal += [(TRANSACTION_TOPIC, at) for at in range(STATE_PARTITIONS)]
             for number in range(2):
                 CommittedReader(network, f"committed-{number}", seen, self.transactions)
@@ -527,7 +527,7 @@ class Ending(CommittedClient):
         for place in self.seen.places:
             yield from self._read_whole(place)
             self.seen.check_end(place)
-        for place in [*self.seen.places, (GROUP_TOPIC, 0)]:
+        for place in [*self.seen.places, (OFFSETS_TOPIC, 0)]:
             numbers = self._replicas.get(place, ())
             while len({self.simulation.content(number, place) for number in numbers}) > 1:
                 yield 0.1

@@ -9,7 +9,6 @@ from shmbroker.client.producer.delivery import (
     FAILED,
     IN_FLIGHT_MAX,
     RETURNED,
-    SEQUENCES,
     SPLIT,
     Batch,
     Identity,
@@ -17,7 +16,7 @@ from shmbroker.client.producer.delivery import (
 )
 from shmbroker.log.producer_state import ProducerState
 from shmbroker.records.batch import check_batch, encode_batch, iterate_records
-from shmbroker.records.batch_layout import H_ATTRIBUTES, TRANSACTIONAL_BIT
+from shmbroker.records.batch_layout import H_ATTRIBUTES, SEQUENCES, TRANSACTIONAL_BIT
 from shmbroker.wire import error_codes as e
 
 ME = Identity(7, 3)

@@ -12,9 +12,9 @@ import pytest
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log import quarantine
 from shmbroker.log.config import LogConfig
+from shmbroker.log.file_names import META_PROPERTIES
 from shmbroker.log.lookups import offset_for_timestamp
 from shmbroker.log.mending import Hole, Kept, Mend, write_mended
-from shmbroker.log.meta_properties import FILE_NAME
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.retiring import delete_segments_before
 from shmbroker.records.batch import encode_batch, iterate_batches, iterate_records
@@ -49,7 +49,7 @@ def node(tmp_path: Path) -> Path:
     """With a log of five segments of twelve batches, closed cleanly."""
     path = tmp_path / "data" / "node-1"
     path.mkdir(parents=True)
-    (path / FILE_NAME).write_text("node.id=1\n")
+    (path / META_PROPERTIES).write_text("node.id=1\n")
     log = PartitionLog.open(str(path / "t-0"), LogConfig(SETTINGS), file_ids=itertools.count(1))
     for offset in range(COUNT):
         batch = memoryview(batch_of(offset))

@@ -7,9 +7,10 @@ import pytest
 from shmbroker.controller.raft.quorum_state import QuorumState
 from shmbroker.controller.raft.voter_change import Standing
 from shmbroker.errors import ConfigFault
-from shmbroker.log.meta_properties import FILE_NAME, MetaProperties, read_meta_properties
+from shmbroker.log.file_names import META_PROPERTIES
+from shmbroker.log.meta_properties import MetaProperties, read_meta_properties
+from shmbroker.metadata.topic_names import METADATA_DIRECTORY
 from shmbroker.processes.data_directory import (
-    METADATA,
     DirectoryPlan,
     Found,
     WantedNodes,
@@ -202,11 +203,11 @@ def everything(directory: Path) -> dict[str, bytes]:
 def test_only_carrying_out_writes(tmp_path: Path) -> None:
     kept = tmp_path / "node-2"
     kept.mkdir()
-    (kept / FILE_NAME).write_text(
+    (kept / META_PROPERTIES).write_text(
         f"version=1\nnode.id=2\ncluster.id={CLUSTER}\ndirectory.id=AAECAwQFBgcICQoLDA0ODw\n"
     )
-    (kept / METADATA).mkdir()
-    (kept / METADATA / "quorum-state").write_text("no JSON")
+    (kept / METADATA_DIRECTORY).mkdir()
+    (kept / METADATA_DIRECTORY / "quorum-state").write_text("no JSON")
     before = everything(tmp_path)
     places = [str(tmp_path / f"node-{number}") for number in (1, 2)]
     plan = judge(
@@ -216,10 +217,10 @@ def test_only_carrying_out_writes(tmp_path: Path) -> None:
     )
     assert everything(tmp_path) == before
     carry_out(plan)
-    made = read_meta_properties(f"{places[0]}/{FILE_NAME}")
+    made = read_meta_properties(f"{places[0]}/{META_PROPERTIES}")
     assert made is not None
     assert (made.node_id, made.cluster_id) == (1, CLUSTER)
-    aside = tmp_path / "quarantine" / "node-2" / METADATA / "quorum-state"
+    aside = tmp_path / "quarantine" / "node-2" / METADATA_DIRECTORY / "quorum-state"
     assert aside.read_text() == "no JSON"
 
 
