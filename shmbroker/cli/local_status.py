@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shmbroker.errors import Fault
+from shmbroker.ipc.slots import CONTROLLER
 from shmbroker.observe import attach
 from shmbroker.observe.health import SILENT_S
 from shmbroker.observe.snapshot import (
-    CONTROLLER,
     HAS_FAILED,
     IS_FULL,
     NO_LEADER,

@@ -17,22 +17,17 @@ from __future__ import annotations
 
 from collections import Counter
 
+from shmbroker.ipc.slots import CLEANER, CONTROLLER, IO_WORKER, NETWORK_WORKER, SUPERVISOR, TIER
 from shmbroker.metrics import catalogue
 from shmbroker.metrics.samples import Samples
 from shmbroker.observe.snapshot import (
-    CLEANER,
-    CONTROLLER,
     HAS_FAILED,
-    IO_WORKER,
     IS_FULL,
-    NETWORK_WORKER,
     NO_LEADER,
     NONE,
     RUNNING,
     STARTING,
     STOPPING,
-    SUPERVISOR,
-    TIER,
     UNABLE,
     Broker,
     Groups,

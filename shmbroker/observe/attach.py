@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shmbroker.errors import ConfigFault, Fault
+from shmbroker.ipc.slots import IO_WORKER, NETWORK_WORKER, Slot
 from shmbroker.log.file_names import SUPERVISOR_LOCK
 from shmbroker.observe.about import REGION, About
 from shmbroker.observe.observer import Observer
-from shmbroker.observe.shared_memory import Family, Place
-from shmbroker.observe.snapshot import IO_WORKER, NETWORK_WORKER
+from shmbroker.observe.shared_memory import Family
 from shmbroker.shm.counters import Counters
 from shmbroker.shm.latencies import table_bytes
 from shmbroker.shm.positions import SiblingPositions
@@ -132,27 +132,27 @@ def attach(pid: int) -> Attached:
 
 
 def _observer(pid: int, about: About, regions: dict[str, memoryview]) -> Observer:
-    places = [Place(slot, role, number) for slot, (role, number) in enumerate(about.slots)]
+    slots = [Slot(index, role, number) for index, (role, number) in enumerate(about.slots)]
     counters = Counters.attach(regions["counters"])
     rings = {}
     at = 0
     for writer, reader, capacity in about.rings:
         rings[writer, reader] = regions["rings"][at : at + ring_bytes(capacity)]
         at += ring_bytes(capacity)
-    workers = [place for place in places if place.role == NETWORK_WORKER]
-    io_workers = [place for place in places if place.role == IO_WORKER]
+    workers = [slot for slot in slots if slot.role == NETWORK_WORKER]
+    io_workers = [slot for slot in slots if slot.role == IO_WORKER]
     took = table_bytes()
     latencies = {
-        place.slot: regions["latencies"][took * which : took * (which + 1)]
-        for which, place in enumerate(workers + io_workers)
+        slot.index: regions["latencies"][took * which : took * (which + 1)]
+        for which, slot in enumerate(workers + io_workers)
     }
     size = len(regions["positions"]) // len(io_workers)
     positions = {
-        place.number: SiblingPositions(regions["positions"][size * which : size * (which + 1)])
-        for which, place in enumerate(io_workers)
+        slot.number: SiblingPositions(regions["positions"][size * which : size * (which + 1)])
+        for which, slot in enumerate(io_workers)
     }
     begun = about.supervisor_pid, about.started_ms, about.supervisor_pid == pid
-    family = Family(counters, places, rings, latencies, *begun)
+    family = Family(counters, slots, rings, latencies, *begun)
     return Observer(about, family, positions)
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shmbroker.ipc.slots import CONTROLLER, IO_WORKER, NETWORK_WORKER
 from shmbroker.observe.snapshot import (
-    CONTROLLER,
-    IO_WORKER,
-    NETWORK_WORKER,
     RUNNING,
     Broker,
     Controllers,

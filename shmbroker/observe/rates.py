@@ -16,9 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from shmbroker.ipc.slots import IO_WORKER, NETWORK_WORKER
 from shmbroker.observe.snapshot import (
-    IO_WORKER,
-    NETWORK_WORKER,
     Latency,
     Partition,
     Process,

@@ -6,18 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from shmbroker import signs
+from shmbroker.ipc.slots import CONTROLLER, IO_WORKER, NETWORK_WORKER, SUPERVISOR, Slot
 from shmbroker.observe import kernel
 from shmbroker.observe.snapshot import (
     HAS_FAILED,
     HAS_ROOM,
-    IO_WORKER,
     IS_FULL,
-    NETWORK_WORKER,
     NONE,
     RUNNING,
     STARTING,
     STOPPING,
-    SUPERVISOR,
     UNABLE,
     Controllers,
     Latency,
@@ -82,24 +80,11 @@ _COUNTED = tuple(name for name, _ in COUNTERS + GAUGES)
 _FOLLOW_METADATA = (NETWORK_WORKER, IO_WORKER)
 
 
-class Place(NamedTuple):
-    """A slot of the family."""
-
-    slot: int
-    role: str
-    number: int
-
-    @property
-    def title(self) -> str:
-        """The name that `ps` shows for who is in it."""
-        return self.role if self.role == SUPERVISOR else f"{self.role}-{self.number}"
-
-
 class Family(NamedTuple):
     """What is looked at: mapped shared memory, and who has which slot."""
 
     counters: Counters
-    places: Sequence[Place]
+    slots: Sequence[Slot]
     rings: Mapping[tuple[int, int], memoryview]
     """Rings by the slots of who writes and who reads."""
     latencies: Mapping[int, memoryview]
@@ -113,14 +98,14 @@ class Family(NamedTuple):
 
 def processes(family: Family, now_s: float, is_usage_wanted: bool = True) -> list[Process]:
     """Every slot; now_s: the monotonic clock."""
-    return [_process(family, place, now_s, is_usage_wanted) for place in family.places]
+    return [_process(family, slot, now_s, is_usage_wanted) for slot in family.slots]
 
 
-def _process(family: Family, place: Place, now_s: float, is_usage_wanted: bool) -> Process:
+def _process(family: Family, slot: Slot, now_s: float, is_usage_wanted: bool) -> Process:
     counters = family.counters
-    at = counters.at(place.slot, 0)
+    at = counters.at(slot.index, 0)
     words = counters.words
-    is_supervisor = place.role == SUPERVISOR
+    is_supervisor = slot.role == SUPERVISOR
     pid = family.supervisor_pid if is_supervisor else words[at + PID]
     state = RUNNING if is_supervisor else STATES.get(words[at + STATE], NONE)
     signed_s = words[at + LIVENESS_NS] / 1e9
@@ -129,10 +114,10 @@ def _process(family: Family, place: Place, now_s: float, is_usage_wanted: bool) 
     counted = {} if is_supervisor else dict(zip(_COUNTED, values, strict=True))
     committed = words[METADATA_END_OFFSET_WORD]
     return Process(
-        place.slot,
-        place.role,
-        place.number,
-        place.title,
+        slot.index,
+        slot.role,
+        slot.number,
+        slot.title,
         pid,
         state,
         max(0, words[at + INCARNATION] - 1),
@@ -141,9 +126,7 @@ def _process(family: Family, place: Place, now_s: float, is_usage_wanted: bool) 
         max(0.0, now_s - signed_s) if pid and signed_s else None,
         signs.describe(words[at + WORK]) if pid else "",
         words[at + OPEN_CONNECTIONS] if pid else 0,
-        max(0, committed - words[at + METADATA_APPLIED])
-        if place.role in _FOLLOW_METADATA
-        else None,
+        max(0, committed - words[at + METADATA_APPLIED]) if slot.role in _FOLLOW_METADATA else None,
         DISKS.get(words[at + DISK], HAS_ROOM),
         counted,
         kernel.usage(pid) if pid and is_usage_wanted and family.are_pids_ours else None,
@@ -154,13 +137,13 @@ def controllers(family: Family) -> Controllers:
     """The controller that decides, and how much is decided."""
     epoch, leader, is_active = family.counters.metadata_leader()
     committed = family.counters.words[METADATA_END_OFFSET_WORD]
-    voters = sum(place.role == "controller" for place in family.places)
+    voters = sum(slot.role == CONTROLLER for slot in family.slots)
     return Controllers(is_active, leader, epoch, committed, voters)
 
 
 def rings(family: Family) -> list[Ring]:
     """All of them, as they are filled."""
-    titles = {place.slot: place.title for place in family.places}
+    titles = {slot.index: slot.title for slot in family.slots}
     found = []
     for (writer, reader), view in family.rings.items():
         words = words_of(view)
@@ -174,7 +157,7 @@ def rings(family: Family) -> list[Ring]:
 
 def latencies(family: Family) -> list[Latency]:
     """What network workers and I/O workers have counted."""
-    titles = {place.slot: place.title for place in family.places}
+    titles = {slot.index: slot.title for slot in family.slots}
     return [
         Latency(titles[slot], STAGES.get(key) or api_name(key), key in STAGES, sum_us / 1e6, counts)
         for slot, view in family.latencies.items()

@@ -16,10 +16,6 @@ from functools import cached_property
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 """What `json.dumps` takes."""
 
-SUPERVISOR, NETWORK_WORKER, IO_WORKER = "supervisor", "network-worker", "io-worker"
-CONTROLLER, CLEANER, TIER = "controller", "cleaner", "tier"
-"""Roles; `processes.shared_resources` has them all."""
-
 NONE, STARTING, RUNNING, STOPPING, UNABLE = "none", "starting", "running", "stopping", "unable"
 """States of a process: it does not run; it boots; it serves; it ends; it can't boot."""
 

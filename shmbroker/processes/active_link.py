@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from shmbroker.ipc.committed_log import CommittedLog
 from shmbroker.ipc.peer import Peer
-from shmbroker.processes.shared_resources import CONTROLLER
+from shmbroker.ipc.slots import CONTROLLER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ yet, or after CRASHES_MAX crashes in a row. The rule, by role:
 
 from collections.abc import Mapping, Sequence
 
-from shmbroker.processes.shared_resources import CONTROLLER, IO_WORKER, NETWORK_WORKER
+from shmbroker.ipc.slots import CONTROLLER, IO_WORKER, NETWORK_WORKER
 
 CRASHES_MAX = 5
 RETRY_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)

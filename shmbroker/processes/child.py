@@ -28,10 +28,13 @@ from shmbroker import clock, logs, signs
 from shmbroker.errors import Fault, plain
 from shmbroker.ipc.member import FamilyMember
 from shmbroker.ipc.peer import Peer
+from shmbroker.ipc.slots import CLEANER, PAGES, TIER, Slot
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.processes import output
 from shmbroker.processes.shared_core import SharedCore, shared_core
-from shmbroker.processes.shared_resources import CLEANER, PAGES, TIER, SharedResources, Slot
+from shmbroker.processes.shared_resources import (
+    SharedResources,
+)
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import (
     INCARNATION,

@@ -19,18 +19,11 @@ from typing import NamedTuple
 
 from shmbroker import clock
 from shmbroker.errors import ConfigFault
+from shmbroker.ipc.slots import CLEANER, CONTROLLER, IO_WORKER, NETWORK_WORKER, PAGES, TIER
 from shmbroker.processes import boots, output
 from shmbroker.processes.acknowledgements import Acknowledgements
 from shmbroker.processes.child import run_child
 from shmbroker.processes.deaths import Tries
-from shmbroker.processes.shared_resources import (
-    CLEANER,
-    CONTROLLER,
-    IO_WORKER,
-    NETWORK_WORKER,
-    PAGES,
-    TIER,
-)
 from shmbroker.shm.counters import (
     CLEANER_WANTED,
     CONTROL_GENERATION_WORD,
@@ -48,8 +41,11 @@ from shmbroker.wire import codec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from shmbroker.ipc.slots import Slot
     from shmbroker.processes.roles import Roles
-    from shmbroker.processes.shared_resources import SharedResources, Slot
+    from shmbroker.processes.shared_resources import (
+        SharedResources,
+    )
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """What the supervisor has handlers for."""

@@ -17,9 +17,12 @@ from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.ipc.member import BACKLOG_RETRY_S
 from shmbroker.ipc.operation_adapter import Call, Executor, ForwardedCall
 from shmbroker.ipc.peer import Peer
+from shmbroker.ipc.slots import Slot
 from shmbroker.log.compaction.cleaned_files import try_remove_cleaned
 from shmbroker.processes.child import REST_S, SleepingChild
-from shmbroker.processes.shared_resources import SharedResources, Slot
+from shmbroker.processes.shared_resources import (
+    SharedResources,
+)
 from shmbroker.shm.counters import CLEANER_RATE
 from shmbroker.wire.api_keys import CLEAN_LOG
 from shmbroker.wire.error_codes import CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, NONE

@@ -8,12 +8,10 @@ from shmbroker import clock, logs
 from shmbroker.controller.boot import open_voter
 from shmbroker.controller.controller import Controller, Family
 from shmbroker.controller.raft.voter_links import VoterLinks
+from shmbroker.ipc.slots import CONTROLLER, IO_WORKER, Slot
 from shmbroker.processes.child import Child
 from shmbroker.processes.shared_resources import (
-    CONTROLLER,
-    IO_WORKER,
     SharedResources,
-    Slot,
 )
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.doorbell import EPOLL_EVENTS

@@ -29,12 +29,10 @@ from shmbroker.ipc.member import FamilyMember
 from shmbroker.ipc.passage import Passage
 from shmbroker.ipc.passed_files import FileTable, open_files_share
 from shmbroker.ipc.peer import Peer
+from shmbroker.ipc.slots import IO_WORKER, NETWORK_WORKER, Slot
 from shmbroker.processes.heap import give_back_freed
 from shmbroker.processes.shared_resources import (
-    IO_WORKER,
-    NETWORK_WORKER,
     SharedResources,
-    Slot,
 )
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm import address_counts, quota_counts

@@ -18,6 +18,7 @@ from shmbroker.broker.ports import Disk, Peers, Tables
 from shmbroker.gateway.listener import Listener
 from shmbroker.ipc.passed_files import FileTable
 from shmbroker.ipc.peer import Peer
+from shmbroker.ipc.slots import CLEANER, IO_WORKER, NETWORK_WORKER, TIER, Slot
 from shmbroker.log.file_names import TIER_CACHE
 from shmbroker.log.log_directory import LogDirectory
 from shmbroker.log.meta_properties import require_meta_properties
@@ -25,12 +26,7 @@ from shmbroker.processes.active_link import ActiveLink
 from shmbroker.processes.child import SleepingChild
 from shmbroker.processes.guest_gateway import GuestGateway, OwnRings, has_guests
 from shmbroker.processes.shared_resources import (
-    CLEANER,
-    IO_WORKER,
-    NETWORK_WORKER,
-    TIER,
     SharedResources,
-    Slot,
 )
 from shmbroker.processes.turns_with_guests import TurnsWithGuests
 from shmbroker.settings.broker_config import BrokerConfig

@@ -16,12 +16,15 @@ import logging
 import socket
 
 from shmbroker import clock
+from shmbroker.ipc.slots import Slot
 from shmbroker.metrics import text
 from shmbroker.metrics.samples import Samples
 from shmbroker.metrics.series import put_all
 from shmbroker.metrics.server import Pages, Server
 from shmbroker.processes.child import REST_S, SleepingChild
-from shmbroker.processes.shared_resources import SharedResources, Slot
+from shmbroker.processes.shared_resources import (
+    SharedResources,
+)
 from shmbroker.shm.counters import METADATA_APPLIED
 
 logger = logging.getLogger(__name__)

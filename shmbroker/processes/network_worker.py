@@ -10,15 +10,13 @@ from shmbroker.gateway.ports import Brokers, Siblings
 from shmbroker.ipc.passage import Passage
 from shmbroker.ipc.passed_files import FileTable, files_kept
 from shmbroker.ipc.peer import Peer
+from shmbroker.ipc.slots import IO_WORKER, NETWORK_WORKER, Slot
 from shmbroker.processes.active_link import ActiveLink
 from shmbroker.processes.aside import Aside
 from shmbroker.processes.child import Child
 from shmbroker.processes.heap import give_back_freed, keep_large_apart
 from shmbroker.processes.shared_resources import (
-    IO_WORKER,
-    NETWORK_WORKER,
     SharedResources,
-    Slot,
 )
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.address_counts import AddressCounts

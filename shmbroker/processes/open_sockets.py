@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from shmbroker import unix
 from shmbroker.errors import ConfigFault
 from shmbroker.gateway.listener import Listener
+from shmbroker.ipc.slots import IO_WORKER, NETWORK_WORKER, PAGES
 from shmbroker.processes import listening
-from shmbroker.processes.shared_resources import IO_WORKER, NETWORK_WORKER, PAGES
 from shmbroker.settings.table import page_address
 
 TYPE_CHECKING = False

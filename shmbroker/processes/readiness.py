@@ -15,9 +15,9 @@ import sys
 from datetime import datetime
 
 from shmbroker import clock
+from shmbroker.ipc.slots import IO_WORKER
 from shmbroker.processes import output, sd_notify
 from shmbroker.processes.sd_notify import notify
-from shmbroker.processes.shared_resources import IO_WORKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,23 +8,19 @@ Rules of this file:
 
 from __future__ import annotations
 
-from shmbroker.processes.shared_resources import (
-    CLEANER,
-    CONSOLE,
-    IO_WORKER,
-    METRICS,
-    NETWORK_WORKER,
-    TIER,
-)
+from shmbroker.ipc.slots import CLEANER, CONSOLE, IO_WORKER, METRICS, NETWORK_WORKER, TIER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from shmbroker.ipc.slots import Slot
     from shmbroker.processes.child import Child
     from shmbroker.processes.open_sockets import OpenSockets
-    from shmbroker.processes.shared_resources import SharedResources, Slot
+    from shmbroker.processes.shared_resources import (
+        SharedResources,
+    )
     from shmbroker.settings.broker_config import BrokerConfig
 
     Make = Callable[[SharedResources, Slot], Child]

@@ -22,11 +22,9 @@ from collections.abc import Callable, Collection
 
 from shmbroker import clock
 from shmbroker.ipc.busy import next_rest
+from shmbroker.ipc.slots import IO_WORKER, NETWORK_WORKER, Slot
 from shmbroker.processes.shared_resources import (
-    IO_WORKER,
-    NETWORK_WORKER,
     SharedResources,
-    Slot,
 )
 from shmbroker.settings.broker_config import BrokerConfig
 

@@ -48,6 +48,16 @@ from collections.abc import Callable, Collection
 
 from shmbroker.ipc.passage import make_pair
 from shmbroker.ipc.peer import Peer
+from shmbroker.ipc.slots import (
+    CLEANER,
+    CONTROLLER,
+    IO_WORKER,
+    NETWORK_WORKER,
+    PAGES,
+    SUPERVISOR,
+    TIER,
+    Slot,
+)
 from shmbroker.observe.about import REGION, About
 from shmbroker.shm import (
     address_counts,
@@ -69,38 +79,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.observe.observer import Observer
 
-SUPERVISOR = "supervisor"
-NETWORK_WORKER = "network-worker"
-IO_WORKER = "io-worker"
-CONTROLLER = "controller"
-CLEANER = "cleaner"
-TIER = "tier"
-METRICS = "metrics"
-CONSOLE = "console"
-PAGES = (METRICS, CONSOLE)
-"""Roles that show something over HTTP. They have no rings: they read shared memory, and ask brokers
-as a client."""
-
 RESULT_RING_BYTES = 2 << 20
 LAST_WORDS_BYTES = 1024
 SETTINGS_BYTES = 1 << 20
 POSITION_ENTRIES = 32_768
 """Partitions of an I/O worker whose positions survive it; further ones are scanned."""
-
-
-class Slot:
-    """A place for a process: its role and number, whatever its incarnation."""
-
-    __slots__ = ("index", "number", "role")
-
-    def __init__(self, index: int, role: str, number: int) -> None:
-        self.index = index
-        self.role = role
-        self.number = number
-
-    @property
-    def title(self) -> str:
-        return self.role if self.role == SUPERVISOR else f"{self.role}-{self.number}"
 
 
 class SharedResources:
@@ -299,14 +282,13 @@ class SharedResources:
         """The observer that makes snapshots of the family, from within it (`observe.observer`). It
         is imported where it is asked for: other processes do without."""
         from shmbroker.observe.observer import Observer
-        from shmbroker.observe.shared_memory import Family, Place
+        from shmbroker.observe.shared_memory import Family
 
-        places = [Place(slot.index, slot.role, slot.number) for slot in self.slots]
         about = self.about
         begun = about.supervisor_pid, about.started_ms
         return Observer(
             about,
-            Family(self.counters, places, self._rings, self.latencies, *begun),
+            Family(self.counters, self.slots, self._rings, self.latencies, *begun),
             {
                 slot.number: self.sibling_positions_of(slot.index)
                 for slot in self.of_role(IO_WORKER)

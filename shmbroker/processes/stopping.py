@@ -14,14 +14,7 @@ less than the TimeoutStopSec of the unit.
 
 from collections.abc import Iterable
 
-from shmbroker.processes.shared_resources import (
-    CLEANER,
-    CONTROLLER,
-    IO_WORKER,
-    NETWORK_WORKER,
-    PAGES,
-    TIER,
-)
+from shmbroker.ipc.slots import CLEANER, CONTROLLER, IO_WORKER, NETWORK_WORKER, PAGES, TIER
 from shmbroker.signs import describe
 
 BOUNDS_S = {

@@ -20,8 +20,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from logging import Logger
 
+    from shmbroker.ipc.slots import Slot
     from shmbroker.processes.children import Children, Running
-    from shmbroker.processes.shared_resources import Slot
     from shmbroker.processes.watchdog import Watchdog
 
 ACKNOWLEDGE_S = 5.0

@@ -48,6 +48,7 @@ from pathlib import Path
 
 from shmbroker import __version__, clock, logs
 from shmbroker.errors import ConfigFault, Fault
+from shmbroker.ipc.slots import CONTROLLER
 from shmbroker.observe.about import About
 from shmbroker.processes import limits, sd_notify
 from shmbroker.processes.child import set_title
@@ -59,7 +60,9 @@ from shmbroker.processes.open_sockets import open_sockets
 from shmbroker.processes.readiness import Readiness
 from shmbroker.processes.reloading import Reloading
 from shmbroker.processes.roles import Roles
-from shmbroker.processes.shared_resources import CONTROLLER, SharedResources
+from shmbroker.processes.shared_resources import (
+    SharedResources,
+)
 from shmbroker.processes.successors import Successors
 from shmbroker.processes.watchdog import Watchdog, Watched, standing_of
 from shmbroker.shm.words import require_total_store_order

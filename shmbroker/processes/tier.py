@@ -16,9 +16,12 @@ from pathlib import Path
 from shmbroker import clock, logs
 from shmbroker.ipc.member import BACKLOG_RETRY_S
 from shmbroker.ipc.operation_adapter import Executor
+from shmbroker.ipc.slots import Slot
 from shmbroker.processes.active_link import ActiveLink
 from shmbroker.processes.child import REST_S, SleepingChild
-from shmbroker.processes.shared_resources import SharedResources, Slot
+from shmbroker.processes.shared_resources import (
+    SharedResources,
+)
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.tier.object_store import open_store, store_url
 from shmbroker.tier.service import TierService

@@ -18,8 +18,8 @@ from shmbroker.cli.doctor.table import (
     unknown,
     warning,
 )
+from shmbroker.ipc.slots import SUPERVISOR
 from shmbroker.metadata.topic_names import OFFSETS_TOPIC
-from shmbroker.observe.snapshot import SUPERVISOR
 from shmbroker.security.certificate import SOON_DAYS
 
 YOUNG_S = 60.0

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from shmbroker.cli.doctor.facts import Family, Host, ProcessFacts, or_none
-from shmbroker.observe.snapshot import SUPERVISOR
+from shmbroker.ipc.slots import SUPERVISOR
 
 TITLE = "shmbroker: "
 _TIME_ERROR = 5

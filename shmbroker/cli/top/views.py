@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 from shmbroker.cli.numbers import bytes_text, short, span_text
 from shmbroker.cli.outcome import CommandFault
+from shmbroker.ipc.slots import IO_WORKER, NETWORK_WORKER
 from shmbroker.observe.health import SILENT_S
 from shmbroker.observe.rates import Rates, Timing
 from shmbroker.observe.snapshot import (
     HAS_ROOM,
-    IO_WORKER,
-    NETWORK_WORKER,
     NO_LEADER,
     RUNNING,
     Snapshot,

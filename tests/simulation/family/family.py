@@ -20,6 +20,7 @@ from typing import NamedTuple
 from shmbroker.broker.broker import Broker
 from shmbroker.errors import Fault
 from shmbroker.gateway.listener import Listener
+from shmbroker.ipc.slots import CONTROLLER, IO_WORKER, NETWORK_WORKER, TIER, Slot
 from shmbroker.metadata.image import MetadataImage
 from shmbroker.processes import data_directory
 from shmbroker.processes.acknowledgements import Acknowledgements
@@ -29,12 +30,7 @@ from shmbroker.processes.deaths import Tries
 from shmbroker.processes.io_worker import IoWorker
 from shmbroker.processes.network_worker import NetworkWorker
 from shmbroker.processes.shared_resources import (
-    CONTROLLER,
-    IO_WORKER,
-    NETWORK_WORKER,
-    TIER,
     SharedResources,
-    Slot,
 )
 from shmbroker.processes.tier import TierProcess
 from shmbroker.replica.partition import Partition

@@ -24,8 +24,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
+from shmbroker.ipc.slots import IO_WORKER
 from shmbroker.log.file_names import META_PROPERTIES
-from shmbroker.processes.shared_resources import IO_WORKER
 from tests.simulation.family.family import Family, Member
 from tests.simulation.family.network import Network
 from tests.simulation.family.scheduler import CALL_S

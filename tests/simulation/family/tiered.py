@@ -28,8 +28,8 @@ from random import Random
 from typing import Any
 
 from shmbroker.ids import uuid_text
+from shmbroker.ipc.slots import TIER
 from shmbroker.metadata.image import TOPIC_RESOURCE
-from shmbroker.processes.shared_resources import TIER
 from shmbroker.processes.tier import COPIERS
 from shmbroker.tier import manifest
 from shmbroker.tier.remote_log import RemoteSegment

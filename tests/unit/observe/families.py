@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+from shmbroker.ipc.slots import Slot
 from shmbroker.metadata.image import BrokerImage, MetadataImage
 from shmbroker.observe import shared_memory
 from shmbroker.observe.health import reasons_not_ready
 from shmbroker.observe.partitions import brokers
-from shmbroker.observe.shared_memory import Family, Place
+from shmbroker.observe.shared_memory import Family
 from shmbroker.observe.snapshot import Changes, Groups, Snapshot, Topic
 from shmbroker.shm.counters import (
     INCARNATION,
@@ -46,30 +47,30 @@ def family() -> Family:
     """All run, controller 1 is active; there is one ring, from the first network worker to the
     first broker."""
     counters = Counters(memoryview(bytearray(layout_size(len(ROLES)))), len(ROLES))
-    places = [Place(slot, role, number) for slot, (role, number) in enumerate(ROLES)]
-    workers = [each.slot for each in places if each.role in ("network-worker", "io-worker")]
+    slots = [Slot(index, role, number) for index, (role, number) in enumerate(ROLES)]
+    workers = [each.index for each in slots if each.role in ("network-worker", "io-worker")]
     ring = memoryview(bytearray(ring_bytes(RING_BYTES)))
     create_ring(ring)
     made = Family(
         counters,
-        places,
+        slots,
         {(workers[0], workers[2]): ring},
         {slot: memoryview(bytearray(table_bytes())) for slot in workers},
         NO_PID,
         STARTED_MS_OF_FAMILY,
     )
-    for place in places[1:]:
-        store(made, place.title, PID, NO_PID + place.slot)
-        store(made, place.title, INCARNATION, 1)
-        store(made, place.title, STATE, STATE_RUNNING)
-        store(made, place.title, LIVENESS_NS, int((NOW_S - 1) * 1e9))
+    for slot in slots[1:]:
+        store(made, slot.title, PID, NO_PID + slot.index)
+        store(made, slot.title, INCARNATION, 1)
+        store(made, slot.title, STATE, STATE_RUNNING)
+        store(made, slot.title, LIVENESS_NS, int((NOW_S - 1) * 1e9))
     counters.store_metadata_leader(3, 1)
     return made
 
 
 def slot_of(family: Family, title: str) -> int:
     """The slot of a process."""
-    return next(place.slot for place in family.places if place.title == title)
+    return next(slot.index for slot in family.slots if slot.title == title)
 
 
 def store(family: Family, title: str, field: int, value: int) -> None:

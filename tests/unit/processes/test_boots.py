@@ -2,8 +2,8 @@
 
 import pytest
 
+from shmbroker.ipc.slots import CONTROLLER, IO_WORKER, NETWORK_WORKER
 from shmbroker.processes.boots import RETRY_S, can_go_on, retry_s
-from shmbroker.processes.shared_resources import CONTROLLER, IO_WORKER, NETWORK_WORKER
 
 ROLES = (CONTROLLER, IO_WORKER, NETWORK_WORKER)
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from shmbroker.ipc.slots import CLEANER, IO_WORKER
 from shmbroker.processes import boots
 from shmbroker.processes.child import EXIT_BOOT_FAULT, EXIT_TRY_AGAIN
 from shmbroker.processes.deaths import BACKOFF_S, STEADY_S, Tries
-from shmbroker.processes.shared_resources import CLEANER, IO_WORKER
 
 CRASH, KILLED = 1, -9
 

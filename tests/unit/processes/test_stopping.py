@@ -3,14 +3,7 @@
 import pytest
 
 from shmbroker.gateway.drain import DRAIN_S, STALLED_S, Drain
-from shmbroker.processes.shared_resources import (
-    CLEANER,
-    CONTROLLER,
-    IO_WORKER,
-    NETWORK_WORKER,
-    PAGES,
-    TIER,
-)
+from shmbroker.ipc.slots import CLEANER, CONTROLLER, IO_WORKER, NETWORK_WORKER, PAGES, TIER
 from shmbroker.processes.stopping import (
     BOUNDS_S,
     FIRST_LINE_S,

@@ -11,6 +11,7 @@ import pytest
 
 from shmbroker import clock
 from shmbroker.gateway.listener import Listener
+from shmbroker.ipc.slots import CONTROLLER, IO_WORKER, NETWORK_WORKER, Slot
 from shmbroker.processes import boots
 from shmbroker.processes.child import EXIT_BOOT_FAULT, EXIT_TRY_AGAIN
 from shmbroker.processes.children import Children, Death
@@ -18,7 +19,6 @@ from shmbroker.processes.consequences import Consequences
 from shmbroker.processes.ending import Ending
 from shmbroker.processes.open_sockets import OpenSockets
 from shmbroker.processes.readiness import Readiness
-from shmbroker.processes.shared_resources import CONTROLLER, IO_WORKER, NETWORK_WORKER, Slot
 from shmbroker.processes.successors import ACKNOWLEDGE_S, Successors
 from shmbroker.processes.watchdog import Watchdog
 from shmbroker.settings.listeners import ListenerConfig
