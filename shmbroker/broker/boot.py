@@ -84,7 +84,7 @@ class Boot:
         """One turn of a broker that does not serve yet."""
         broker = self._broker
         broker.look_at_clocks()
-        self._member.look_at_control(broker.peer_changes)
+        self._member.look_at_announcements(broker.peer_changes)
         broker.intake.take()
         broker.publish()
         self._member.sign(self._clock.monotonic())

@@ -65,7 +65,7 @@ from shmbroker.ipc.member import BACKLOG_RETRY_S, FamilyMember
 from shmbroker.ipc.operation_adapter import Executor
 from shmbroker.purgatory import Purgatory
 from shmbroker.settings.broker_config import BrokerConfig
-from shmbroker.shm.counters import AHEAD_ENDS, CONTROL_GENERATION_WORD
+from shmbroker.shm.counters import AHEAD_ENDS, ANNOUNCEMENTS_WORD
 from shmbroker.shm.latencies import STAGE_PURGATORY
 
 TYPE_CHECKING = False
@@ -429,7 +429,7 @@ class Broker:
         `Doorbell.say_sleeping`."""
         return (
             self.has_entries()
-            or self.words[CONTROL_GENERATION_WORD] != self.member.generation
+            or self.words[ANNOUNCEMENTS_WORD] != self.member.announcements
             or (self.registration.epoch >= 0 and self.link.has_news())
         )
 

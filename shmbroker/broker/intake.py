@@ -34,7 +34,7 @@ from shmbroker.ipc.operation_layout import (
     READ_FLAGS_AT,
     TOKEN,
 )
-from shmbroker.shm.counters import CONTROL_GENERATION_WORD, METADATA_END_OFFSET_WORD
+from shmbroker.shm.counters import ANNOUNCEMENTS_WORD, METADATA_END_OFFSET_WORD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ class Intake:
         self.has_executed = False
         words, metadata = self.words, self.metadata
         metadata.has_stepped = False
-        if words[CONTROL_GENERATION_WORD] != self.member.generation:
-            self.member.look_at_control(self.broker.peer_changes)
+        if words[ANNOUNCEMENTS_WORD] != self.member.announcements:
+            self.member.look_at_announcements(self.broker.peer_changes)
         look, take_from = self.member.rings.ready, self._take_from
         ready = look()
         for index in ready:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class PeerChanges:
-    """What `FamilyMember.look_at_control` tells of peers, for one broker."""
+    """What `FamilyMember.look_at_announcements` tells of peers, for one broker."""
 
     def __init__(self, broker: Broker, peers: Peers) -> None:
         self._broker = broker

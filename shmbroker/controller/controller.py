@@ -151,7 +151,7 @@ class Controller:
         if self.must_stop:
             return self._stop()
         member = self.member
-        member.look_at_control(self)
+        member.look_at_announcements(self)
         had_work = self._turn_voter()
         had_work |= self.requests.take(member.peers)
         now = self.clock.monotonic()

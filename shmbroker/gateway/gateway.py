@@ -242,7 +242,7 @@ class Gateway:
     def may_begin(self) -> bool:
         """Follow the metadata log: nobody is accepted before the brokers of this start are known,
         but for those that can't boot."""
-        self.member.look_at_control(self)
+        self.member.look_at_announcements(self)
         self._has_stepped = False
         self.follow_metadata()
         at = self.member.counters.at

@@ -35,7 +35,7 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.ipc.operation_proxy import PartialResults
 from shmbroker.ipc.peer import Peer
-from shmbroker.shm.counters import CONTROL_GENERATION_WORD, METADATA_END_OFFSET_WORD
+from shmbroker.shm.counters import ANNOUNCEMENTS_WORD, METADATA_END_OFFSET_WORD
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -76,8 +76,8 @@ class Results:
         gateway = self.gateway
         member = gateway.member
         words = member.words
-        if words[CONTROL_GENERATION_WORD] != member.generation:
-            member.look_at_control(gateway)
+        if words[ANNOUNCEMENTS_WORD] != member.announcements:
+            member.look_at_announcements(gateway)
         pending = gateway.pending
         touched = gateway.touched
         on_appended = gateway.produce.on_appended

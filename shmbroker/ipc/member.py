@@ -1,9 +1,9 @@
 """A member: one process's place in the family, with the peers that it shares rings with.
 
 Rules of this file:
-* A member talks only to peers that are running. `look_at_control` sees deaths and successors: it
-  tells the owner, resets this half of the rings, and acknowledges; only then does the supervisor
-  fork the successor.
+* A member talks only to peers that are running. `look_at_announcements` sees deaths and
+  successors: it tells the owner, resets this half of the rings, and acknowledges; only then does
+  the supervisor fork the successor.
 * Everything here is an argument, so a test gives it words and rings of its own.
 """
 
@@ -14,7 +14,7 @@ from typing import Protocol
 
 from shmbroker.ipc.peer import Peer
 from shmbroker.shm.counters import (
-    CONTROL_GENERATION_WORD,
+    ANNOUNCEMENTS_WORD,
     INCARNATION,
     LIVENESS_NS,
     STATE,
@@ -68,8 +68,8 @@ class FamilyMember:
             peer.outbox = self.outbox
         self.tally = Tally(counters, index)
         self.incarnation = self.words[counters.at(index, INCARNATION)]
-        self.generation = -1
-        """How many deaths and successors `look_at_control` has seen."""
+        self.announcements = -1
+        """How many of the supervisor's `look_at_announcements` has seen."""
         self.has_served = False
         self._liveness_index = counters.at(index, LIVENESS_NS)
         self._next_sign = 0.0
@@ -97,12 +97,12 @@ class FamilyMember:
     def say_stopping(self) -> None:
         self.set_state(STATE_STOPPING)
 
-    def look_at_control(self, owner: Owner) -> None:
+    def look_at_announcements(self, owner: Owner) -> None:
         """See who died and who came; cheap when nobody did."""
-        generation = self.words[CONTROL_GENERATION_WORD]
-        if generation == self.generation:
+        announcements = self.words[ANNOUNCEMENTS_WORD]
+        if announcements == self.announcements:
             return
-        self.generation = generation
+        self.announcements = announcements
         words = self.words
         acknowledged = False
         for peer, incarnation_index, state_index, acknowledgement_index in self._states:
@@ -124,10 +124,10 @@ class FamilyMember:
                     owner.on_peer_running(peer)
         if acknowledged:
             self.supervisor.ring()
-        self.on_control()
+        self.on_announcement()
 
-    def on_control(self) -> None:
-        """Something that is told to everybody may be new; see the control generation."""
+    def on_announcement(self) -> None:
+        """Something else that is told to everybody may be new."""
 
     def sign(self, now: float) -> None:
         """Leave a sign of life, ten times a second at most. `now`: monotonic seconds."""
@@ -147,7 +147,7 @@ class FamilyMember:
 
     def has_news(self) -> bool:
         """Whether something has come for which nobody may have rung, as this was up yet."""
-        return self.has_entries() or self.words[CONTROL_GENERATION_WORD] != self.generation
+        return self.has_entries() or self.words[ANNOUNCEMENTS_WORD] != self.announcements
 
     def has_backlog(self) -> bool:
         """Whether something waits for room in a ring: nobody rings for that, so look again soon."""

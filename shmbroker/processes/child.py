@@ -3,9 +3,7 @@
 Rules of this file:
 * A child ends when the supervisor does: PR_SET_PDEATHSIG, and a look at getppid afterwards, as the
   supervisor may have died before the call.
-* A child talks only to peers that are running. `look_at_control` sees deaths and successors: it
-  forgets what was pending with the dead, resets its half of the rings, and acknowledges; only then
-  does the supervisor fork the successor.
+* A child talks only to peers that are running (`ipc.member`).
 * Signal handlers only leave a note.
 * Exit statuses: 0 asked to stop; 3 boot fault (`boots` says what becomes of it); 75 a successor
   that finds the disk full (retried for as long as that lasts); anything else is a crash.
@@ -86,7 +84,7 @@ class Child(FamilyMember):
         self.shared_core: SharedCore | None = None
         """What is told when this sleeps and wakes, if there is one."""
 
-    def on_control(self) -> None:
+    def on_announcement(self) -> None:
         """Levels of loggers may have changed, settings may have been read again."""
         self.shared.log_levels.apply()
         text = self.shared.settings.news()

@@ -25,8 +25,8 @@ from shmbroker.processes.acknowledgements import Acknowledgements
 from shmbroker.processes.child import run_child
 from shmbroker.processes.deaths import Tries
 from shmbroker.shm.counters import (
+    ANNOUNCEMENTS_WORD,
     CLEANER_WANTED,
-    CONTROL_GENERATION_WORD,
     LIVENESS_NS,
     PID,
     STARTED_MS,
@@ -247,7 +247,7 @@ class Children:
 
     def announce(self) -> None:
         """Have every process look at what the supervisor has stored for all."""
-        self._words[CONTROL_GENERATION_WORD] += 1
+        self._words[ANNOUNCEMENTS_WORD] += 1
         for doorbell in self.shared.doorbells[1:]:
             doorbell.ring()
 

@@ -72,7 +72,7 @@ class Cleaner(SleepingChild):
         """Serve until asked to stop."""
         self.say_running()
         while not self.must_stop:
-            self.look_at_control(self)
+            self.look_at_announcements(self)
             had_work = self.executor.take(self.peers)
             self.publish()
             logs.flush()
@@ -156,7 +156,7 @@ class Cleaner(SleepingChild):
         while True:
             now = clock.monotonic()
             self.sign(now)
-            self.look_at_control(self)
+            self.look_at_announcements(self)
             if self._is_abandoned or self.must_stop:
                 raise Abandoned
             wait_s = self._throttle.wait_s(self.words[rate_at], now)

@@ -69,7 +69,7 @@ class ConsoleProcess(SleepingChild):
         kind = "which may change things" if self.may_write else "read-only"
         logger.info("console on http://%s:%d/, %s", shown, port, kind)
         while not self.must_stop:
-            self.look_at_control(self)
+            self.look_at_announcements(self)
             now_s = clock.monotonic()
             self.sign(now_s)
             self._follow()

@@ -224,7 +224,7 @@ class GuestGateway:
             self.guests.submits[key] = straight.StraightOffsets(
                 gateway, broker, self.guests, key, flexible_from(key)
             )
-        member.look_at_control(gateway)
+        member.look_at_announcements(gateway)
 
     def read(self, events: list[tuple[int, int]]) -> bool:
         """The first half of a turn; False where all that came went the straight way, so that the

@@ -50,7 +50,7 @@ class MetricsProcess(SleepingChild):
         shown = f"[{host}]" if ":" in host else host
         logger.info("metrics on http://%s:%d/metrics", shown, port)
         while not self.must_stop:
-            self.look_at_control(self)
+            self.look_at_announcements(self)
             self.sign(clock.monotonic())
             self._follow()
             self.sleep(REST_S)

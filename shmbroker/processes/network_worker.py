@@ -20,7 +20,7 @@ from shmbroker.processes.shared_resources import (
 )
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.address_counts import AddressCounts
-from shmbroker.shm.counters import AHEAD_ENDS, CONTROL_GENERATION_WORD, GUEST_ROOM
+from shmbroker.shm.counters import AHEAD_ENDS, ANNOUNCEMENTS_WORD, GUEST_ROOM
 from shmbroker.shm.latencies import Latencies
 from shmbroker.shm.quota_counts import QuotaCounts, Windows
 from shmbroker.shm.words import words_of
@@ -145,7 +145,7 @@ class NetworkWorker(Child):
             self.sign(clock.monotonic())
             self.doorbell.say_sleeping()
             # Rings are not looked at: what they hold is taken in the first turn.
-            has_peers_news = self.words[CONTROL_GENERATION_WORD] != self.generation
+            has_peers_news = self.words[ANNOUNCEMENTS_WORD] != self.announcements
             if not has_peers_news and not gateway.link.has_news():
                 self.poller.poll(BOOT_LOOK_S)
             self.doorbell.awake()

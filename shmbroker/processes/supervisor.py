@@ -17,7 +17,7 @@ It owns the loop, and hands over to one object for each matter:
 Rules of this file:
 * One thread, no data. It never waits for a child in a way that another child's death can't end.
 * A child that dies is followed by another one in the same slot, in this order: reap; state NONE and
-  the next incarnation into the counters, then the control generation, and everyone's doorbell; when
+  the next incarnation into the counters, then the announcements, and everyone's doorbell; when
   every living process has acknowledged, fork (`successors`).
 * Once a second it looks whether all children give signs of life, also while they stop (`watchdog`).
 * Nothing in the data directory changes before everything was judged that can refuse a start

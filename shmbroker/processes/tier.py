@@ -71,7 +71,7 @@ class TierProcess(SleepingChild):
         """Serve until asked to stop."""
         self.say_running()
         while not self.must_stop:
-            self.look_at_control(self)
+            self.look_at_announcements(self)
             had_work = self.service.turn(clock.monotonic())
             had_work |= self.executor.take(self.peers)
             self.publish()

@@ -7,7 +7,8 @@ at       size  field                stored by          meaning
 0x0000      8  magic                creator            b"SHMCNTS1"
 0x0008      8  slots                creator            process slots that follow
 0x0010      8  counters             creator            words of counters in each slot
-0x0080      8  control_generation   supervisor         +1 each time some slot's incarnation changed
+0x0080      8  announcements        supervisor         +1 each time that it has stored something for
+                                                       all: an incarnation, settings, log levels
 0x0100      8  metadata_leader      active controller  its epoch << 32 | INACTIVE | its id
 0x0180      8  metadata_end_offset  active controller  one past the last committed offset of the
                                                        metadata log
@@ -34,10 +35,10 @@ One slot. What others look for often lies apart from what its owner stores often
 +0x180  0x680  counters             owner              COUNTERS, then GAUGES, in their order, 8 each
 
 How a dead process's rings are used again: the supervisor reaps it, stores the slot's next
-incarnation, then control_generation, and rings everyone. Each living end that sees the generation
-change drops what it has pending with the slots whose incarnation it has not acknowledged, resets
-its half of their rings, then stores that incarnation as its acknowledgement. When all have, the
-supervisor forks the successor.
+incarnation, then announcements, and rings everyone. Each living end that sees this word change
+drops what it has pending with the slots whose incarnation it has not acknowledged, resets its half
+of their rings, then stores that incarnation as its acknowledgement. When all have, the supervisor
+forks the successor.
 
 metadata_leader is one word because two could be seen in halves: the new epoch with the old id.
 With the bit INACTIVE it says whose log holds what is committed, though nobody is active now; 0 is
@@ -162,7 +163,7 @@ MAGIC = int.from_bytes(b"SHMCNTS1", "little")
 MAGIC_WORD = 0x0000 // WORD_BYTES
 SLOTS_WORD = 0x0008 // WORD_BYTES
 COUNTERS_WORD = 0x0010 // WORD_BYTES
-CONTROL_GENERATION_WORD = 0x0080 // WORD_BYTES
+ANNOUNCEMENTS_WORD = 0x0080 // WORD_BYTES
 METADATA_LEADER_WORD = 0x0100 // WORD_BYTES
 METADATA_END_OFFSET_WORD = 0x0180 // WORD_BYTES
 SLOTS_START_WORD = 0x1000 // WORD_BYTES

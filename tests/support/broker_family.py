@@ -28,7 +28,7 @@ from shmbroker.log.log_directory import LogDirectory
 from shmbroker.log.meta_properties import MetaProperties, write_meta_properties
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import (
-    CONTROL_GENERATION_WORD,
+    ANNOUNCEMENTS_WORD,
     INCARNATION,
     STATE,
     STATE_RUNNING,
@@ -153,7 +153,7 @@ class BrokerFamily:
                 Latencies(self.latencies),
             ),
         )
-        words[CONTROL_GENERATION_WORD] = 1
+        words[ANNOUNCEMENTS_WORD] = 1
 
     def _look_at_space(self) -> Space:
         if isinstance(self.space, OSError):

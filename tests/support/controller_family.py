@@ -26,7 +26,7 @@ from shmbroker.log.file_names import META_PROPERTIES
 from shmbroker.log.meta_properties import MetaProperties, write_meta_properties
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import (
-    CONTROL_GENERATION_WORD,
+    ANNOUNCEMENTS_WORD,
     DOORBELL,
     INCARNATION,
     LIVENESS_NS,
@@ -130,7 +130,7 @@ class ControllerFamily:
             for slot in self.slots.values():
                 self.words[self.counters.acknowledgement(slot, broker)] = 1
         self.sign()
-        self.words[CONTROL_GENERATION_WORD] = 1
+        self.words[ANNOUNCEMENTS_WORD] = 1
         self.results: dict[int, tuple[int, bytes]] = {}
         """Flags and body, by token."""
         self._token = 0
@@ -239,13 +239,13 @@ class ControllerFamily:
             if broker == number:
                 end.attach()
         self.words[self.counters.at(self.brokers[number], STATE)] = STATE_RUNNING
-        self.words[CONTROL_GENERATION_WORD] += 1
+        self.words[ANNOUNCEMENTS_WORD] += 1
 
     def _dies(self, slot: int) -> None:
         at = self.counters.at
         self.words[at(slot, STATE)] = 0
         self.words[at(slot, INCARNATION)] += 1
-        self.words[CONTROL_GENERATION_WORD] += 1
+        self.words[ANNOUNCEMENTS_WORD] += 1
 
     def ask(
         self,

@@ -19,7 +19,7 @@ from shmbroker.shm import latencies, quota_counts
 from shmbroker.shm.address_counts import AddressCounts, table_bytes
 from shmbroker.shm.counters import (
     AHEAD_ENDS,
-    CONTROL_GENERATION_WORD,
+    ANNOUNCEMENTS_WORD,
     INCARNATION,
     STATE,
     STATE_RUNNING,
@@ -92,7 +92,7 @@ class GatewayFamily:
             latencies=Latencies(self.latencies),
             do_aside=do_aside,
         )
-        words[CONTROL_GENERATION_WORD] = 1
+        words[ANNOUNCEMENTS_WORD] = 1
         self.link.commit(registration(), *topic())
         assert self.gateway.may_begin()
         self.gateway.begin()
@@ -158,7 +158,7 @@ class GatewayFamily:
         at = self.counters.at
         self.words[at(BROKER, STATE)] = 0
         self.words[at(BROKER, INCARNATION)] += 1
-        self.words[CONTROL_GENERATION_WORD] += 1
+        self.words[ANNOUNCEMENTS_WORD] += 1
 
 
 @contextmanager

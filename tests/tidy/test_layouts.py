@@ -151,7 +151,7 @@ COUNTERS = {
     "magic": "MAGIC_WORD",
     "slots": "SLOTS_WORD",
     "counters": "COUNTERS_WORD",
-    "control_generation": "CONTROL_GENERATION_WORD",
+    "announcements": "ANNOUNCEMENTS_WORD",
     "metadata_leader": "METADATA_LEADER_WORD",
     "metadata_end_offset": "METADATA_END_OFFSET_WORD",
 }

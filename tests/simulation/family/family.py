@@ -2,7 +2,7 @@
 what the supervisor does for them is done here.
 
     boot       data directory judged and made, shared memory, then every process
-    death      state, incarnation and control generation; a successor when all have acknowledged
+    death      state, incarnation and announcements; a successor when all have acknowledged
     hang       named by nobody here: killed after a while, as the watchdog does it
     end_all    everything dies at once; page cache and disk stay, or the power goes as well
 
@@ -36,7 +36,7 @@ from shmbroker.processes.tier import TierProcess
 from shmbroker.replica.partition import Partition
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import (
-    CONTROL_GENERATION_WORD,
+    ANNOUNCEMENTS_WORD,
     METADATA_END_OFFSET_WORD,
     STATE,
     STATE_NONE,
@@ -196,7 +196,7 @@ class Family:
         def tell() -> None:
             self._hears = False
             if generation == self.generation:
-                self.words[CONTROL_GENERATION_WORD] += 1
+                self.words[ANNOUNCEMENTS_WORD] += 1
                 self._ring_all()
 
         self.scheduler.after(SUPERVISOR_S, tell)
@@ -251,7 +251,7 @@ class Family:
             if generation != self.generation:
                 return
             self.acknowledgements.on_death(index)
-            self.words[CONTROL_GENERATION_WORD] += 1
+            self.words[ANNOUNCEMENTS_WORD] += 1
             self._ring_all()
             self.scheduler.after(delay, lambda: self._succeed(member, generation))
 

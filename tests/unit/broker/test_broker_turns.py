@@ -30,7 +30,7 @@ from shmbroker.ipc.operation_layout import (
 from shmbroker.log.checkpoints import RECOVERY_POINT, Offsets, write_offsets
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.shm.counters import (
-    CONTROL_GENERATION_WORD,
+    ANNOUNCEMENTS_WORD,
     DISK,
     DISK_HAS_FAILED,
     DISK_HAS_ROOM,
@@ -228,9 +228,9 @@ def test_what_came_while_it_was_awake_is_not_slept_on(family: BrokerFamily) -> N
     broker, link = family.broker, family.link
     next(Boot(broker).run())
     assert not broker.has_news()
-    family.words[CONTROL_GENERATION_WORD] += 1
+    family.words[ANNOUNCEMENTS_WORD] += 1
     assert broker.has_news()  # somebody has died or come
-    family.words[CONTROL_GENERATION_WORD] -= 1
+    family.words[ANNOUNCEMENTS_WORD] -= 1
     link.commit(registration())
     assert not broker.has_news()  # it waits for its registration, and follows nothing before
     family.boot()
@@ -470,7 +470,7 @@ def test_questions_to_a_controller_that_died_are_answered(family: BrokerFamily) 
     assert registration.ask(BROKER_HEARTBEAT, "BrokerHeartbeat", 1, {}, answers.append)
     family.words[family.counters.at(CONTROLLER, STATE)] = 0
     family.words[family.counters.at(CONTROLLER, INCARNATION)] += 1
-    family.words[CONTROL_GENERATION_WORD] += 1
+    family.words[ANNOUNCEMENTS_WORD] += 1
     family.broker.turn()
     assert answers == [{"error_code": NOT_CONTROLLER}]
 

@@ -30,7 +30,7 @@ def test_every_word_has_one_place(view):
         layout.MAGIC_WORD,
         layout.SLOTS_WORD,
         layout.COUNTERS_WORD,
-        layout.CONTROL_GENERATION_WORD,
+        layout.ANNOUNCEMENTS_WORD,
         layout.METADATA_LEADER_WORD,
         layout.METADATA_END_OFFSET_WORD,
     ]
