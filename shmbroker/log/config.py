@@ -110,7 +110,7 @@ class LogConfig:
         if self.is_compacted:
             self.roll_ms = min(self.segment_ms, self.max_compaction_lag_ms)
         self.is_tiered = not self.is_compacted and bool(_value("remote.storage.enable", values))
-        """Closed segments are copied to a second store; older ones may be there alone."""
+        """Closed segments are copied to a remote store; older ones may be there alone."""
         self.is_copied = self.is_tiered and not _value("remote.log.copy.disable", values)
         """More of them still are; else what is local has the time and the room of all."""
         if self.local_retention_ms == _AS_TOTAL or not self.is_copied:

@@ -16,7 +16,7 @@ Rules
    `truncation` trusts its caller to stay above it. What of the transactions is undecided
    (`producers`) and which were aborted (`aborted`) follows from the batches; who appends tells
    it of each one (`producers.begin`, `markers`).
- * What lies between log_start_offset and local_start_offset is in a second store (`tier`); here
+ * What lies between log_start_offset and local_start_offset is in a remote store (`tier`); here
    only the leader epochs of it are known. Without tiering the two are the same.
  * Truncation cuts the file: bytes behind the end read as zeros for ever after.
 

@@ -1,1 +1,1 @@
-"""Tiered storage: closed segments in a second store, by way of an interface (KIP-405's idea)."""
+"""Tiered storage: closed segments in a remote store, by way of an interface (KIP-405's idea)."""

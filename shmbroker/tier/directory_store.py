@@ -1,4 +1,4 @@
-"""A directory as the second store: another disk, or a network file system that is mounted.
+"""A directory as the remote store: another disk, or a network file system that is mounted.
 
 An object is a file of its key's name below the root. It is written beside, as `<name>.<pid>.tmp`,
 synced, renamed, and its directory synced: so a death at any point leaves the object, or a `.tmp`

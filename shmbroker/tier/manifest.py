@@ -1,4 +1,4 @@
-"""How a partition's segments are named in the second store, and the object that completes one.
+"""How a partition's segments are named in the remote store, and the object that completes one.
 
    <cluster id>/<topic>.<topic id>/<partition>/      22 characters of url-safe base64 for ids
        <base offset>-<end offset>-<leader epoch>.log        20 digits, 20 digits, a number

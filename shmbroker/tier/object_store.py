@@ -1,4 +1,4 @@
-"""What a second store must be able to do, and opening the one that a setting names.
+"""What a remote store must be able to do, and opening the one that a setting names.
 
 Objects have a key, parts joined by `/`, and are written once, as a whole: a reader sees all of an
 object or none. Implementations: `directory_store` (standard library) and `s3_store` (boto3).

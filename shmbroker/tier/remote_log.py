@@ -1,4 +1,4 @@
-"""Knows which segments of a partition are in the second store, and what follows from that; pure.
+"""Knows which segments of a partition are in the remote store, and what follows from that; pure.
 
    store    [ 0 … 811 ][ 812 … 1402 ][ 1403 … 2200 ]
    local                             [ 1403 … 2200 ][ 2201 … 2871 ][ 2872 …        active ]

@@ -1,4 +1,4 @@
-"""An S3-compatible object store as the second store, by boto3 (the extra `s3`).
+"""An S3-compatible object store as the remote store, by boto3 (the extra `s3`).
 
 Credentials are boto3's own affair: its environment variables, files and instance roles. A segment
 is one PUT of at most 2 GiB, so there are no parts of an upload that could be left behind; boto3

@@ -1,4 +1,4 @@
-"""Segments on their way into the second store and back: copy, list, delete, read again.
+"""Segments on their way into the remote store and back: copy, list, delete, read again.
 
 The tier's process calls these, so that an I/O worker never waits for a store.
 
