@@ -184,10 +184,9 @@ class Appender:
         error, header = check_batch(data, at, end, partition.message_bytes_max)
         if error:
             is_whole = not split_frame(data, at, end)[0]  # what isn't, no log looks at
-            payload = data[payload_at:end]
             # B
             if not is_whole or not self._is_held_up(
-                peer, token, flags, partition, header, payload, verified
+                peer, token, flags, partition, header, data[payload_at:end], verified
             ):
                 refuse(peer, token, error, None, (), partition if is_whole else None)
             return -1

@@ -231,7 +231,6 @@ class EventLoop:
             return
         submits = connection.submits
         inflight = connection.inflight
-        frame_bytes_max = self.frame_bytes_max
         need = 0
         try:
             while end - position >= 14:
@@ -240,11 +239,7 @@ class EventLoop:
                 )
                 frame_end = position + 4 + size
                 if frame_end > end or size < FRAME_SIZE_MIN:  # A
-                    if not FRAME_SIZE_MIN <= size <= frame_bytes_max:
-                        raise ProtocolFault(size_complaint(size))
-                    if size > PLAIN_FRAME_BYTES_MAX and api_key != PRODUCE:
-                        raise ProtocolFault(f"frame of {size} bytes for api key {api_key}")
-                    need = frame_end - position
+                    need = self._frame_bytes(size, api_key)
                     break
                 submit = submits.get(api_key)
                 if submit is None:
@@ -271,24 +266,18 @@ class EventLoop:
                 if not submit(
                     connection, buffer, position + 4, frame_end, api_version, correlation_id
                 ):
-                    if connection.is_held:  # it goes to another process, and this frame with it
-                        break
-                    if connection.has_left:
+                    if connection.has_left and not connection.is_held:
                         self.close_answered(connection, "the client left")
                         return
-                    connection.is_held = connection.is_blocked = True
-                    self.held += 1
-                    self.blocked.append(connection)
+                    self._put_off(connection)
                     break
                 if connection.is_closed:
                     return
                 position = frame_end
             else:
-                if end - position >= 4:
+                if end - position >= 4:  # A, and its API key is not here yet
                     size = int.from_bytes(buffer[position : position + 4], "big", signed=True)
-                    if not FRAME_SIZE_MIN <= size <= frame_bytes_max:
-                        raise ProtocolFault(size_complaint(size))
-                    need = size + 4
+                    need = self._frame_bytes(size, PRODUCE)
         except ProtocolFault as fault:
             self.close_answered(connection, str(fault), is_fault=True)
             return
@@ -298,6 +287,22 @@ class EventLoop:
         self.keep_rest(connection, buffer, position, end, need)
         if connection.out or (inflight and inflight[0].response is not None):
             self.flush(connection)
+
+    def _frame_bytes(self, size: int, api_key: int) -> int:
+        """The bytes of a frame that is not complete, by its head; ProtocolFault: it may not be."""
+        if not FRAME_SIZE_MIN <= size <= self.frame_bytes_max:
+            raise ProtocolFault(size_complaint(size))
+        if size > PLAIN_FRAME_BYTES_MAX and api_key != PRODUCE:
+            raise ProtocolFault(f"frame of {size} bytes for api key {api_key}")
+        return size + 4
+
+    def _put_off(self, connection: Connection) -> None:
+        """Try the next frame again when there may be room for it. One that is held already goes to
+        another process, and the frame with it."""
+        if not connection.is_held:
+            connection.is_held = connection.is_blocked = True
+            self.held += 1
+            self.blocked.append(connection)
 
     def keep_rest(
         self, connection: Connection, buffer: bytearray, position: int, end: int, need: int

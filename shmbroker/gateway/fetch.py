@@ -398,13 +398,7 @@ class FetchApi:
                 answer[A_DIVERGING_END] = diverging_end
         if not missing:  # D
             if aborted_count:
-                answers = asked if found is None else found
-                for place in range(aborted_at, inline_at, READ_ABORTED.size):
-                    which, producer_id, first_offset = READ_ABORTED.unpack_from(data, place)
-                    answer = answers[which]
-                    if answer[A_ABORTED] is None:
-                        answer[A_ABORTED] = []
-                    answer[A_ABORTED].append((producer_id, first_offset))
+                _add_aborted(asked if found is None else found, data, aborted_at, inline_at)
             if session is None:
                 self._finish(request)
             else:
@@ -434,3 +428,15 @@ class FetchApi:
         request.response = made.parts(
             request.topics, request.isolation, session_id, request.correlation_id
         )
+
+
+def _add_aborted(
+    answers: list[Answer] | dict[int, Answer], data: memoryview, at: int, end: int
+) -> None:
+    """Add the aborted transactions in data[at:end] to the answers of their partitions."""
+    for place in range(at, end, READ_ABORTED.size):
+        which, producer_id, first_offset = READ_ABORTED.unpack_from(data, place)
+        answer = answers[which]
+        if answer[A_ABORTED] is None:
+            answer[A_ABORTED] = []
+        answer[A_ABORTED].append((producer_id, first_offset))
