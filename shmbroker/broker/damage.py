@@ -31,6 +31,7 @@ from shmbroker.log.file_names import LOG, PARTITION_METADATA
 from shmbroker.log.mending import NO_LIMIT, Hole, Mend, lines_of, look_at, write_mended
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.partition_metadata import mark_directory, write_partition_metadata
+from shmbroker.log.places import segment_number
 from shmbroker.log.quarantine import put_strangers_aside
 from shmbroker.log.restoring import is_active_file_gone, restore_active
 from shmbroker.log.retiring import put_aside_stray
@@ -204,7 +205,7 @@ class DamageMender:
     def _complete(log: PartitionLog, base_offset: int) -> None:
         """Make the indexes of a segment that was mended."""
         try:
-            log.segments[log.segment_number(base_offset)].create_files()
+            log.segments[segment_number(log, base_offset)].create_files()
         except StorageFault as fault:
             logger.error("%s; the next start makes it", fault)
 

@@ -17,6 +17,7 @@ import os
 
 from shmbroker.errors import StorageFault
 from shmbroker.log.file_names import PARTITION_METADATA
+from shmbroker.log.places import segment_number
 from shmbroker.log.segment_indexes import has_indexes
 from shmbroker.signs import waiting_for_disk
 
@@ -73,7 +74,7 @@ class Flush:
 def flush_targets(log: PartitionLog) -> Flush:
     """What is to be synced now. StorageFault if the disk refuses: the log is as it was."""
     log.aborted.write()
-    number = log.segment_number(log.recovery_point)
+    number = segment_number(log, log.recovery_point)
     first_unflushed = log.segments[number].base_offset
     # A segment is cut to its content when it rolls: that needs a flush after the last append's.
     rolled = [segment for segment in log.rolled if segment in log.segments[:number]]

@@ -31,7 +31,6 @@ What is done to a log seldom is in functions beside this file:
 """
 
 import os
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -70,41 +69,13 @@ class PositionSlot(Protocol):
 class PartitionLog:
     """Append to and read one partition's log. Make one with `PartitionLog.open`."""
 
-    __slots__ = (
-        "_closed_bytes",
-        "_descriptors",
-        "_file_ids",
-        "_index_after",
-        "_latest_epoch",
-        "_limit",
-        "_roll_after",
-        "_roll_offset",
-        "_snapshot_after",
-        "_store_position",
-        "aborted",
-        "active",
-        "are_names_new",
-        "boundaries",
-        "cleaned_offset",
-        "config",
-        "cuts",
-        "damage_count",
-        "directory",
-        "is_only_replica",
-        "is_start_raised",
-        "leader_epochs",
-        "local_start_offset",
-        "log_end_offset",
-        "log_start_offset",
-        "on_cut",
-        "producers",
-        "recovery_point",
-        "retired",
-        "roll_ms",
-        "rolled",
-        "segments",
-        "snapshots",
-    )
+    __slots__ = ("_closed_bytes", "_descriptors", "_file_ids", "_index_after", "_latest_epoch",
+                 "_limit", "_roll_after", "_roll_offset", "_snapshot_after", "_store_position",
+                 "aborted", "active", "are_names_new", "boundaries", "cleaned_offset", "config",
+                 "cuts", "damage_count", "directory", "is_only_replica", "is_start_raised",
+                 "leader_epochs", "local_start_offset", "log_end_offset", "log_start_offset",
+                 "on_cut", "producers", "recovery_point", "retired", "roll_ms", "rolled",
+                 "segments", "snapshots")  # fmt: skip
 
     def __init__(
         self,
@@ -458,14 +429,6 @@ class PartitionLog:
         if segment is not self.active:
             segment.read_ahead(limit, max_bytes)
         return segment, position, length
-
-    def segment_number(self, offset: int) -> int:
-        """Place in `segments` of the one whose offsets include `offset`."""
-        segments = self.segments
-        if offset >= segments[-1].base_offset:
-            return len(segments) - 1
-        number = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
-        return max(number, 0)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """(epoch, end offset) for OffsetForLeaderEpoch; (-1, -1) if unknown."""

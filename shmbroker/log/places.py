@@ -6,6 +6,8 @@ reads on needs no index. They hold as long as the log's segments do.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from shmbroker.errors import CorruptFault
 from shmbroker.log.residency import ColdBytes
 from shmbroker.records.batch_layout import (
@@ -25,9 +27,18 @@ if TYPE_CHECKING:
 _BOUNDARIES_KEPT = 64
 
 
+def segment_number(log: PartitionLog, offset: int) -> int:
+    """Place in `segments` of the one whose offsets include `offset`."""
+    segments = log.segments
+    if offset >= segments[-1].base_offset:
+        return len(segments) - 1
+    number = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+    return max(number, 0)
+
+
 def locate(log: PartitionLog, offset: int) -> tuple[Segment, int]:
     """(segment, position) of the batch with `offset`, or the next one behind a gap."""
-    number = log.segment_number(offset)
+    number = segment_number(log, offset)
     while True:
         segment = log.segments[number]
         position, header = segment.find(offset)

@@ -6,6 +6,7 @@ end. Nothing is appended before the last one is done.
 
 from __future__ import annotations
 
+from shmbroker.log.places import segment_number
 from shmbroker.log.raised_start import find_raised, forget_raised
 from shmbroker.log.recovery.ends import judge_ends, take_clean, take_trusted
 from shmbroker.log.recovery.epochs import cut_epochs, load_epochs, rebuild_epochs
@@ -94,7 +95,7 @@ def _note_unflushed(log: PartitionLog, recovery_point: int) -> None:
     """Leave to the next flush what nobody knows to be durable: what the process before had synced,
     besides what the recovery point says."""
     log.are_names_new = True
-    log.rolled = log.segments[log.segment_number(max(recovery_point - 1, 0)) : -1]
+    log.rolled = log.segments[segment_number(log, max(recovery_point - 1, 0)) : -1]
     log.leader_epochs.is_flush_needed = bool(log.leader_epochs.entries)
 
 

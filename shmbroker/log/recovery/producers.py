@@ -9,6 +9,7 @@ from collections import deque
 
 from shmbroker.errors import StorageFault
 from shmbroker.log.mending import NO_LIMIT
+from shmbroker.log.places import segment_number
 from shmbroker.log.producer_state import ProducerState, read_snapshot
 from shmbroker.log.recovery.replay import follow
 from shmbroker.log.recovery.snapshots import newest_fitting, snapshot_path
@@ -56,7 +57,7 @@ def _rebuild(log: PartitionLog, is_window_walked: bool, now_ms: int, offset_max:
         log, is_window_walked=is_window_walked, now_ms=now_ms, offset_max=offset_max
     )
     log.producers.take(known.stored, known.recent)
-    for segment in log.segments[log.segment_number(known.offset) :]:
+    for segment in log.segments[segment_number(log, known.offset) :]:
         _replay(log, segment, known.offset)
 
 
@@ -85,7 +86,7 @@ def find_aborted(log: PartitionLog, base_offset: int) -> list[AbortedTransaction
             start = offset
             break
     entries: list[AbortedTransaction] = []
-    first, last = log.segment_number(start), log.segment_number(base_offset)
+    first, last = segment_number(log, start), segment_number(log, base_offset)
     for segment in log.segments[first : last + 1]:
         entries, _ = follow(state, segment, start)
     return entries

@@ -7,6 +7,7 @@ has been there; behind damage that was cut nothing follows.
 from __future__ import annotations
 
 from shmbroker.log.checkpoints import sync_directory
+from shmbroker.log.places import segment_number
 from shmbroker.log.recovery.damage import drop_segments, put_stray_aside
 from shmbroker.log.recovery.places import begins_well, holes_end, may_follow
 from shmbroker.log.recovery.segment_scan import scan_segment
@@ -20,7 +21,7 @@ def scan(log: PartitionLog, recovery_point: int) -> None:
     """Read every batch from the recovery point on, and cut the log or leave a hole where one is
     wrong."""
     # With the one that ends there: its flush may have come before the cut that it got at its roll.
-    number = log.segment_number(max(recovery_point - 1, 0))
+    number = segment_number(log, max(recovery_point - 1, 0))
     while number and not begins_well(log.segments[number]):
         number -= 1  # It may be a stray one, in the midst of another.
     expected = log.segments[number].base_offset

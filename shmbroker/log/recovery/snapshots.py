@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.file_names import SNAPSHOT, file_name
+from shmbroker.log.places import segment_number
 from shmbroker.log.producer_state import ProducerState, read_snapshot
 from shmbroker.log.recovery.damage import report
 from shmbroker.log.recovery.places import gaps_end
@@ -150,14 +151,14 @@ def _walk_window(log: PartitionLog, end: int) -> ProducerState:
     """What the batches shortly before an offset tell of their producers."""
     recent = ProducerState()
     start = _window_start(log, end)
-    for segment in log.segments[log.segment_number(start) : log.segment_number(end) + 1]:
+    for segment in log.segments[segment_number(log, start) : segment_number(log, end) + 1]:
         follow(recent, segment, start, end)
     return recent
 
 
 def _window_start(log: PartitionLog, offset: int) -> int:
     """The offset that lies a window's length of index entries before `offset`."""
-    number = log.segment_number(offset)
+    number = segment_number(log, offset)
     left = _WINDOW_ENTRIES
     while True:
         segment = log.segments[number]
