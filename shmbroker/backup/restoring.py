@@ -47,11 +47,7 @@ from shmbroker.log.file_names import (
     partition_directory,
 )
 from shmbroker.log.mending import NO_LIMIT
-from shmbroker.log.meta_properties import (
-    MetaProperties,
-    refuse_inside,
-    write_meta_properties,
-)
+from shmbroker.log.meta_properties import MetaProperties, refuse_inside, write_meta_properties
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.partition_metadata import write_partition_metadata
 from shmbroker.metadata.follower import MetadataFollower

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shmbroker.ipc.slots import CONTROLLER, IO_WORKER, NETWORK_WORKER
-from shmbroker.observe.snapshot import (
-    RUNNING,
-    Broker,
-    Controllers,
-    Process,
-)
+from shmbroker.observe.snapshot import RUNNING, Broker, Controllers, Process
 
 SILENT_S = 5.0
 """Idle processes leave a sign of life once a second."""

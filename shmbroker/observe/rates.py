@@ -17,12 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shmbroker.ipc.slots import IO_WORKER, NETWORK_WORKER
-from shmbroker.observe.snapshot import (
-    Latency,
-    Partition,
-    Process,
-    Snapshot,
-)
+from shmbroker.observe.snapshot import Latency, Partition, Process, Snapshot
 
 _LEAST_S = 1e-3
 

@@ -24,15 +24,13 @@ from collections.abc import Callable
 
 from shmbroker import clock, logs, signs
 from shmbroker.errors import Fault, plain
-from shmbroker.ipc.member import FamilyMember
+from shmbroker.ipc.member import BACKLOG_RETRY_S, FamilyMember
 from shmbroker.ipc.peer import Peer
 from shmbroker.ipc.slots import CLEANER, PAGES, TIER, Slot
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.processes import output
 from shmbroker.processes.shared_core import SharedCore, shared_core
-from shmbroker.processes.shared_resources import (
-    SharedResources,
-)
+from shmbroker.processes.shared_resources import SharedResources
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import (
     INCARNATION,
@@ -45,6 +43,8 @@ from shmbroker.shm.counters import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
+
+    from shmbroker.ipc.operation_adapter import Executor
 
 EXIT_BOOT_FAULT = 3
 EXIT_TRY_AGAIN = 75
@@ -144,6 +144,34 @@ class SleepingChild(Child):
         if core is not None:
             core.woke()
         return events
+
+
+class Helper(SleepingChild):
+    """A child that answers what its peers ask. `step` is what else it does in a turn."""
+
+    executor: Executor
+
+    def step(self, now: float) -> bool:
+        """Do what is due at `now`, monotonic seconds; True if there was anything."""
+        return False
+
+    def run(self) -> None:
+        """Serve until asked to stop."""
+        self.say_running()
+        while not self.must_stop:
+            self.look_at_announcements(self)
+            had_work = self.step(clock.monotonic())
+            had_work |= self.executor.take(self.peers)
+            self.publish()
+            logs.flush()
+            self.sign(clock.monotonic())
+            if not had_work:
+                self.sleep(BACKLOG_RETRY_S if self.has_backlog() else REST_S)
+        self.say_stopping()
+
+    def on_peer_lost(self, peer: Peer) -> None:
+        """Forget what the dead have asked for in parts."""
+        self.executor.drop_parts(peer.slot)
 
 
 def run_child(

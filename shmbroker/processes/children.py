@@ -43,9 +43,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.ipc.slots import Slot
     from shmbroker.processes.roles import Roles
-    from shmbroker.processes.shared_resources import (
-        SharedResources,
-    )
+    from shmbroker.processes.shared_resources import SharedResources
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """What the supervisor has handlers for."""

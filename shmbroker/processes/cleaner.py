@@ -12,17 +12,14 @@ Rules of this file:
 import logging
 from typing import Any
 
-from shmbroker import clock, logs
+from shmbroker import clock
 from shmbroker.errors import CorruptFault, StorageFault
-from shmbroker.ipc.member import BACKLOG_RETRY_S
 from shmbroker.ipc.operation_adapter import Call, Executor, ForwardedCall
 from shmbroker.ipc.peer import Peer
 from shmbroker.ipc.slots import Slot
 from shmbroker.log.compaction.cleaned_files import try_remove_cleaned
-from shmbroker.processes.child import REST_S, SleepingChild
-from shmbroker.processes.shared_resources import (
-    SharedResources,
-)
+from shmbroker.processes.child import Helper
+from shmbroker.processes.shared_resources import SharedResources
 from shmbroker.shm.counters import CLEANER_RATE
 from shmbroker.wire.api_keys import CLEAN_LOG
 from shmbroker.wire.error_codes import CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, NONE
@@ -56,8 +53,8 @@ class CleanerRate:
         return self._debt / bytes_per_s
 
 
-class Cleaner(SleepingChild):
-    """The main loop; memory and throttle are as the worker says that asks."""
+class Cleaner(Helper):
+    """What it does when it is asked; memory and throttle are as the worker says that asks."""
 
     def __init__(self, shared: SharedResources, slot: Slot) -> None:
         super().__init__(shared, slot)
@@ -68,22 +65,9 @@ class Cleaner(SleepingChild):
         self._began = 0.0
         self._throttle = CleanerRate(0.0)
 
-    def run(self) -> None:
-        """Serve until asked to stop."""
-        self.say_running()
-        while not self.must_stop:
-            self.look_at_announcements(self)
-            had_work = self.executor.take(self.peers)
-            self.publish()
-            logs.flush()
-            self.sign(clock.monotonic())
-            if not had_work:
-                self.sleep(BACKLOG_RETRY_S if self.has_backlog() else REST_S)
-        self.say_stopping()
-
     def on_peer_lost(self, peer: Peer) -> None:
         """An I/O worker is dead; its successor must find nothing half done."""
-        self.executor.drop_parts(peer.slot)
+        super().on_peer_lost(peer)
         if self._call is not None and self._call.peer is peer:
             self._is_abandoned = True
             try_remove_cleaned(self._directory)

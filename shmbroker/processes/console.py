@@ -22,9 +22,7 @@ from shmbroker.console.server import Server, page_files
 from shmbroker.ipc.slots import Slot
 from shmbroker.observe import shared_memory
 from shmbroker.processes.child import REST_S, SleepingChild
-from shmbroker.processes.shared_resources import (
-    SharedResources,
-)
+from shmbroker.processes.shared_resources import SharedResources
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.settings.table import page_address
 from shmbroker.shm.counters import METADATA_APPLIED

@@ -10,9 +10,7 @@ from shmbroker.controller.controller import Controller, Family
 from shmbroker.controller.raft.voter_links import VoterLinks
 from shmbroker.ipc.slots import CONTROLLER, IO_WORKER, Slot
 from shmbroker.processes.child import Child
-from shmbroker.processes.shared_resources import (
-    SharedResources,
-)
+from shmbroker.processes.shared_resources import SharedResources
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.doorbell import EPOLL_EVENTS
 

@@ -31,9 +31,7 @@ from shmbroker.ipc.passed_files import FileTable, open_files_share
 from shmbroker.ipc.peer import Peer
 from shmbroker.ipc.slots import IO_WORKER, NETWORK_WORKER, Slot
 from shmbroker.processes.heap import give_back_freed
-from shmbroker.processes.shared_resources import (
-    SharedResources,
-)
+from shmbroker.processes.shared_resources import SharedResources
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm import address_counts, quota_counts
 from shmbroker.shm.counters import (

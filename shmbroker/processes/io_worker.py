@@ -25,9 +25,7 @@ from shmbroker.log.meta_properties import require_meta_properties
 from shmbroker.processes.active_link import ActiveLink
 from shmbroker.processes.child import SleepingChild
 from shmbroker.processes.guest_gateway import GuestGateway, OwnRings, has_guests
-from shmbroker.processes.shared_resources import (
-    SharedResources,
-)
+from shmbroker.processes.shared_resources import SharedResources
 from shmbroker.processes.turns_with_guests import TurnsWithGuests
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.latencies import Latencies

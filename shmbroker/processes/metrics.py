@@ -22,9 +22,7 @@ from shmbroker.metrics.samples import Samples
 from shmbroker.metrics.series import put_all
 from shmbroker.metrics.server import Pages, Server
 from shmbroker.processes.child import REST_S, SleepingChild
-from shmbroker.processes.shared_resources import (
-    SharedResources,
-)
+from shmbroker.processes.shared_resources import SharedResources
 from shmbroker.shm.counters import METADATA_APPLIED
 
 logger = logging.getLogger(__name__)

@@ -15,9 +15,7 @@ from shmbroker.processes.active_link import ActiveLink
 from shmbroker.processes.aside import Aside
 from shmbroker.processes.child import Child
 from shmbroker.processes.heap import give_back_freed, keep_large_apart
-from shmbroker.processes.shared_resources import (
-    SharedResources,
-)
+from shmbroker.processes.shared_resources import SharedResources
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.address_counts import AddressCounts
 from shmbroker.shm.counters import AHEAD_ENDS, ANNOUNCEMENTS_WORD, GUEST_ROOM

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from shmbroker.ipc.slots import Slot
     from shmbroker.processes.child import Child
     from shmbroker.processes.open_sockets import OpenSockets
-    from shmbroker.processes.shared_resources import (
-        SharedResources,
-    )
+    from shmbroker.processes.shared_resources import SharedResources
     from shmbroker.settings.broker_config import BrokerConfig
 
     Make = Callable[[SharedResources, Slot], Child]

@@ -23,9 +23,7 @@ from collections.abc import Callable, Collection
 from shmbroker import clock
 from shmbroker.ipc.busy import next_rest
 from shmbroker.ipc.slots import IO_WORKER, NETWORK_WORKER, Slot
-from shmbroker.processes.shared_resources import (
-    SharedResources,
-)
+from shmbroker.processes.shared_resources import SharedResources
 from shmbroker.settings.broker_config import BrokerConfig
 
 WINDOW_S = 0.1

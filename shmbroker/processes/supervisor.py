@@ -48,7 +48,7 @@ from pathlib import Path
 
 from shmbroker import __version__, clock, logs
 from shmbroker.errors import ConfigFault, Fault
-from shmbroker.ipc.slots import CONTROLLER
+from shmbroker.ipc.slots import CONTROLLER, SUPERVISOR
 from shmbroker.observe.about import About
 from shmbroker.processes import limits, sd_notify
 from shmbroker.processes.child import set_title
@@ -60,9 +60,7 @@ from shmbroker.processes.open_sockets import open_sockets
 from shmbroker.processes.readiness import Readiness
 from shmbroker.processes.reloading import Reloading
 from shmbroker.processes.roles import Roles
-from shmbroker.processes.shared_resources import (
-    SharedResources,
-)
+from shmbroker.processes.shared_resources import SharedResources
 from shmbroker.processes.successors import Successors
 from shmbroker.processes.watchdog import Watchdog, Watched, standing_of
 from shmbroker.shm.words import require_total_store_order
@@ -145,7 +143,7 @@ class Supervisor:
         self._compose(Roles(config, self.data_directory, plan.cluster_id, self.sockets))
         self.reloading.apply_log_settings()
         self.directory.write(plan)
-        set_title("supervisor")
+        set_title(SUPERVISOR)
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
         self.wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

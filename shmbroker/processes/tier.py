@@ -13,31 +13,23 @@ import queue
 from functools import partial
 from pathlib import Path
 
-from shmbroker import clock, logs
-from shmbroker.ipc.member import BACKLOG_RETRY_S
 from shmbroker.ipc.operation_adapter import Executor
 from shmbroker.ipc.slots import Slot
 from shmbroker.processes.active_link import ActiveLink
-from shmbroker.processes.child import REST_S, SleepingChild
-from shmbroker.processes.shared_resources import (
-    SharedResources,
-)
+from shmbroker.processes.child import Helper
+from shmbroker.processes.shared_resources import SharedResources
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.tier.object_store import open_store, store_url
 from shmbroker.tier.service import TierService
 from shmbroker.tier.store_mark import KNOWN
 from shmbroker.tier.store_workers import Done, Workers
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from shmbroker.ipc.peer import Peer
-
 COPIERS = 4
 READERS = 8
 
 
-class TierProcess(SleepingChild):
-    """The main loop."""
+class TierProcess(Helper):
+    """The service, with its rings."""
 
     def __init__(
         self,
@@ -67,19 +59,6 @@ class TierProcess(SleepingChild):
         )
         self.executor = Executor(self.service.handlers)
 
-    def run(self) -> None:
-        """Serve until asked to stop."""
-        self.say_running()
-        while not self.must_stop:
-            self.look_at_announcements(self)
-            had_work = self.service.turn(clock.monotonic())
-            had_work |= self.executor.take(self.peers)
-            self.publish()
-            logs.flush()
-            self.sign(clock.monotonic())
-            if not had_work:
-                self.sleep(BACKLOG_RETRY_S if self.has_backlog() else REST_S)
-        self.say_stopping()
-
-    def on_peer_lost(self, peer: Peer) -> None:
-        self.executor.drop_parts(peer.slot)
+    def step(self, now: float) -> bool:
+        """Let the service do what is due."""
+        return self.service.turn(now)

@@ -15,12 +15,7 @@ from shmbroker.cli.outcome import CommandFault
 from shmbroker.ipc.slots import IO_WORKER, NETWORK_WORKER
 from shmbroker.observe.health import SILENT_S
 from shmbroker.observe.rates import Rates, Timing
-from shmbroker.observe.snapshot import (
-    HAS_ROOM,
-    NO_LEADER,
-    RUNNING,
-    Snapshot,
-)
+from shmbroker.observe.snapshot import HAS_ROOM, NO_LEADER, RUNNING, Snapshot
 
 PLAIN, GOOD, WARN, BAD = "plain", "good", "warn", "bad"
 """How a row or a line is meant."""

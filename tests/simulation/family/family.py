@@ -29,9 +29,7 @@ from shmbroker.processes.controller import ControllerProcess
 from shmbroker.processes.deaths import Tries
 from shmbroker.processes.io_worker import IoWorker
 from shmbroker.processes.network_worker import NetworkWorker
-from shmbroker.processes.shared_resources import (
-    SharedResources,
-)
+from shmbroker.processes.shared_resources import SharedResources
 from shmbroker.processes.tier import TierProcess
 from shmbroker.replica.partition import Partition
 from shmbroker.settings.broker_config import BrokerConfig

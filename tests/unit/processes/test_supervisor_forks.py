@@ -13,9 +13,7 @@ from shmbroker import clock
 from shmbroker.ipc.slots import IO_WORKER, NETWORK_WORKER
 from shmbroker.processes import children as children_module
 from shmbroker.processes.children import Children
-from shmbroker.processes.shared_resources import (
-    SharedResources,
-)
+from shmbroker.processes.shared_resources import SharedResources
 from shmbroker.processes.successors import ACKNOWLEDGE_S, FORK_RETRY_S, Successors
 from shmbroker.processes.watchdog import Watchdog
 from shmbroker.shm.counters import INCARNATION, LIVENESS_NS
