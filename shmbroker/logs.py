@@ -249,7 +249,7 @@ def say_who(role: str, number: int | None) -> None:
 
 
 def set_format(name: str) -> None:
-    """One of FORMATS."""
+    """Write lines in one of FORMATS."""
     for formatter in _formatters():
         formatter.format_name = name
 

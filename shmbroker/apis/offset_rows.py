@@ -29,7 +29,7 @@ class OffsetRows:
     def add(
         self, key: object, head: Row, refused: list[Row], asked: list[Row], is_known: bool
     ) -> None:
-        """One topic of the request, with the rows of its partitions; `head` has its name."""
+        """Add one topic of the request, with the rows of its partitions; `head` has its name."""
         if refused or not is_known:
             row = self._refused.setdefault(key, head | {"partitions": []})
             row["partitions"] += refused

@@ -169,7 +169,7 @@ def restore(
 
 
 def _write_node(place: str, checkpoints: Checkpoints, identity: MetaProperties) -> None:
-    """The files beside the logs of a broker, as one that was stopped cleanly has left them."""
+    """Write the files beside the logs of a broker, as one that stopped cleanly has left them."""
     write_offsets(f"{place}/{HIGH_WATERMARK}", checkpoints.high_watermarks)
     write_offsets(f"{place}/{LOG_START_OFFSET}", checkpoints.log_starts)
     write_offsets(f"{place}/{RECOVERY_POINT}", checkpoints.ends)
@@ -281,7 +281,7 @@ def _fitting(values: Mapping[str, str], replicas: int) -> dict[str, str]:
 
 
 def write_epochs(path: str, epochs: Iterable[tuple[int, int]]) -> None:
-    """A leader-epoch checkpoint of (epoch, start offset)."""
+    """Write a leader-epoch checkpoint of (epoch, start offset)."""
     write_file(path, encode_entries([f"{epoch} {start}" for epoch, start in epochs]))
 
 

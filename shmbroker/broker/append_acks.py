@@ -98,7 +98,7 @@ class AppendAcks:
         append_time: int,
         end_offset: int,
     ) -> None:
-        """A batch was stored before, and came again."""
+        """Acknowledge a batch that was stored before, and came again."""
         ack = (
             peer, token, partition, base_offset, append_time, end_offset,
             self.steady_ms() + timeout_ms if acks == ACKS_ALL else 0,

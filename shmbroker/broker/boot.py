@@ -81,7 +81,7 @@ class Boot:
             yield LOOK_S
 
     def _turn(self) -> None:
-        """One turn of a broker that does not serve yet."""
+        """Take a turn of a broker that does not serve yet."""
         broker = self._broker
         broker.look_at_clocks()
         self._member.look_at_announcements(broker.peer_changes)

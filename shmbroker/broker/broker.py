@@ -138,7 +138,7 @@ class Broker:
         self._next_housekeeping = 0.0
 
     def _build_asking(self, endpoint: tuple[str, int]) -> None:
-        """What asks controllers, siblings and helpers."""
+        """Build what asks controllers, siblings and helpers."""
         member, peers = self.member, self.peers
         self.asking = Asking(member.incarnation << 48)
         self.registration = Registration(
@@ -157,7 +157,7 @@ class Broker:
         self.verify_transaction = self.exchange.verify
 
     def _build_storage(self, disk: Disk, tables: Tables) -> None:
-        """What keeps logs and appends to them."""
+        """Build what keeps logs and appends to them."""
         member, config = self.member, self.config
         self.store = PartitionStore(
             disk.log_directory,
@@ -214,7 +214,7 @@ class Broker:
             self.store.has_remote_store = True
 
     def _build_reading(self, tables: Tables) -> None:
-        """What reads logs, and passes the descriptors of their files."""
+        """Build what reads logs, and passes the descriptors of their files."""
         member, peers = self.member, self.peers
         self.passing = FilePassing(
             {peer.slot: peer for peer in (*peers.gateways, *peers.siblings.values())},
@@ -234,7 +234,7 @@ class Broker:
         self.read_ahead = ReadAhead(self.reader, self.words, index)
 
     def _build_replication(self, tables: Tables) -> None:
-        """The part in what other brokers have, too, and which logs are here."""
+        """Build the part in what other brokers have, too, and what says which logs are here."""
         peers = self.peers
         self.replication = Replication(
             self.broker_id,
@@ -273,7 +273,7 @@ class Broker:
         )
 
     def _build_following(self) -> None:
-        """What follows the metadata log: the settings as they hold here, and the image."""
+        """Build what follows the metadata log: the settings as they hold here, and the image."""
         self.applied_settings = AppliedSettings(
             self.settings,
             self.member,
@@ -309,7 +309,7 @@ class Broker:
         return self._steady_ms
 
     def look_at_clocks(self) -> None:
-        """What this turn, or what comes between two, takes for now."""
+        """Read the time that this turn, or what comes between two, goes by."""
         self._now_ms = self.clock.now_ms()
         self._steady_ms = int(self.clock.monotonic() * 1000)
 

@@ -66,7 +66,7 @@ class Intake:
         """A forwarded request was taken in this turn."""
 
     def take(self, seconds: float = TAKE_S) -> bool:
-        """What the rings hold now, of each for so long; True if there was anything."""
+        """Take what the rings hold now, from each for so long; True if there was anything."""
         self.has_executed = False
         words, metadata = self.words, self.metadata
         metadata.has_stepped = False
@@ -86,7 +86,7 @@ class Intake:
         return bool(ready)
 
     def _take_from(self, index: int, seconds: float) -> None:
-        """All that one peer has sent by now, but what comes behind its time."""
+        """Take all that one peer has sent by now, but what comes behind its time."""
         peer = self.member.peers[index]
         reader = peer.reader
         reader.poll()

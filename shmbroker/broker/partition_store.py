@@ -375,7 +375,7 @@ class PartitionStore:
         self.log_directory.checkpoint(self.logs(), self._high_watermarks())
 
     def close(self, broker_epoch: int, monotonic: Callable[[], float]) -> None:
-        """The clean end: everything flushed, checkpoints, marker. What deletions have left is gone
+        """End cleanly: everything flushed, checkpoints, marker. What deletions have left is gone
         too, or else when the next start has taken stock."""
         if self.is_fenced:
             self.log_directory.close()

@@ -91,7 +91,7 @@ class Removals:
         heapq.heapify(self._to_unlink)
 
     def run(self, attempt: Callable[..., bool]) -> None:
-        """One round, of what is due. attempt: does a thing that the disk may refuse."""
+        """Do a round, of what is due. attempt: does a thing that the disk may refuse."""
         steady_ms = self._steady_ms()
         for _ in range(DIRECTORIES_PER_ROUND):
             if not (self._to_remove and self._to_remove[0][0] <= steady_ms):

@@ -61,7 +61,7 @@ class BrokerShown:
         purgatory: Purgatory,
         replication: Replication,
     ) -> None:
-        """What was appended, read, copied, and what waits."""
+        """Show what was appended, read, copied, and what waits."""
         show, store = self._member.tally.show, self._member.tally.set
         self._member.show_claims()
         show("turns", turns)
@@ -91,7 +91,7 @@ class BrokerShown:
         tally.set("flushes_waiting", flusher.waiting)
 
     def groups(self, groups: GroupCoordinator) -> None:
-        """How many there are, and what they take."""
+        """Show how many groups there are, and what they take."""
         store = self._member.tally.set
         store("groups", len(groups.groups))
         store("groups_bytes", groups.memory.held_bytes)
@@ -111,5 +111,5 @@ class BrokerShown:
         show("late_transaction_partitions", found.late_partitions)
 
     def latencies(self) -> None:
-        """How long the stages took."""
+        """Show how long the stages took."""
         self._latencies.show()

@@ -70,7 +70,7 @@ class Upkeep:
         self._sizes.pop(key, None)
 
     def run(self, now_ms: int) -> None:
-        """One round: some partitions' flushes and parking; retention and checkpoints when due.
+        """Do a round: some partitions' flushes and parking; retention and checkpoints when due.
 
         now_ms: by the wall clock.
         """

@@ -67,7 +67,7 @@ def _setting_meant(text: str) -> str:
 
 
 def say(text: str) -> None:
-    """One line on stderr, with the command's name before it."""
+    """Write a line to stderr, with the command's name before it."""
     click.echo(f"shmbroker: {plain(text)}", err=True)
 
 

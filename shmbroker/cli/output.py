@@ -17,12 +17,12 @@ WIDTH_MAX = 80
 
 
 def print_json(value: Any) -> None:
-    """One JSON document, indented."""
+    """Print a JSON document, indented."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Rows under their columns' names; numbers to the right, None as "-"."""
+    """Print rows under their columns' names; numbers to the right, None as "-"."""
     texts = [["-" if cell is None else str(cell) for cell in row] for row in rows]
     numeric = [
         all(row[place].lstrip("-").isdigit() or row[place] == "-" for row in texts)
@@ -41,7 +41,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def print_list(columns: Sequence[str], rows: Sequence[Sequence[object]], nothing: str) -> None:
-    """A table; `nothing` on stderr where there is no row."""
+    """Print a table; `nothing` on stderr where there is no row."""
     if rows:
         print_table(columns, rows)
     else:

@@ -288,7 +288,7 @@ class Places:
         """{partition: (records, lowest offset, highest offset)}"""
 
     def add(self, partition: int, offset: int) -> None:
-        """One record was stored there."""
+        """Count one record that was stored there."""
         if self.is_printing:
             sys.stdout.write(f"{partition} {offset}\n")
         count, first, last = self.found.get(partition, (0, offset, offset))

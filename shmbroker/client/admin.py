@@ -356,5 +356,5 @@ def fenced_brokers(addresses: Sequence[Address]) -> list[int]:
 
 
 def _refuse(error: int, about: str, message: str | None = None) -> None:
-    """What the cluster says, without the error's name: it is for people."""
+    """Raise what the cluster says, without the error's name: it is for people."""
     faults.refuse(error, about, message or error_codes.message_of(error))

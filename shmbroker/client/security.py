@@ -228,7 +228,7 @@ _ENTRY = re.compile(
 
 
 def _take_jaas(jaas: str, text: dict[str, str], secrets: dict[str, Secret]) -> None:
-    """The name and password of a login module of Kafka's, where they are not set by themselves."""
+    """Take name and password of a login module of Kafka's, where they are not set by themselves."""
     found = _LOGIN.fullmatch(jaas)
     if found is None or found[1] not in ("Plain", "Scram", "OAuthBearer"):
         raise ConfigFault(

@@ -64,7 +64,7 @@ class Events:
         self._image: MetadataImage | None = None
 
     def put(self, at_ms: int, level: str, what: str) -> None:
-        """One more."""
+        """Add one more."""
         self.events.append({"at_ms": at_ms, "level": level, "what": what})
 
     def see_processes(self, at_ms: int, processes: list[Process]) -> None:

@@ -273,7 +273,7 @@ class ActiveController:
         return NONE, first, PRODUCER_ID_BLOCK
 
     def close(self) -> None:
-        """A clean end."""
+        """End cleanly."""
         self.log.close()
 
 

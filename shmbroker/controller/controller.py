@@ -178,7 +178,7 @@ class Controller:
         return not self.must_stop and self.member.has_news()
 
     def close(self) -> None:
-        """A clean end."""
+        """End cleanly."""
         self.follower.reader.close()
         self.voter.close()
 
@@ -343,7 +343,7 @@ class Controller:
             self._decide(lambda: active.due.look_at_room(*short, now, self.clock.now_ms()))
 
     def _elect_due(self) -> None:
-        """What nobody asks for, when its time has come: elections, the end of tokens."""
+        """Do what nobody asks for, when its time has come: elections, the end of tokens."""
         if (active := self.active) is not None:
             clock = self.clock
             self._decide(lambda: active.due.elect(clock.monotonic(), clock.now_ms()))

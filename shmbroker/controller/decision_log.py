@@ -105,11 +105,11 @@ class DecisionLog:
         self._follower.apply_own(own, end_offset, epoch, now_ms)
 
     def commit_in_parts(self, records: list[MetadataRecord], now_ms: int) -> None:
-        """Records that stand each for itself: as many batches as it takes."""
+        """Commit records that stand each for itself, in as many batches as it takes."""
         for at in range(0, len(records), RECORDS_MAX):
             self.commit(records[at : at + RECORDS_MAX], now_ms)
 
     def close(self) -> None:
-        """A clean end."""
+        """End cleanly."""
         self._follower.reader.close()
         self.voter.close()

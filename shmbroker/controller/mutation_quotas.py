@@ -43,7 +43,7 @@ class Bucket:
         self.updated_s = now_s
 
     def fill(self, rate: float, most: float, now_s: float) -> None:
-        """What has come in since it was looked at last."""
+        """Add what has come in since it was looked at last."""
         self.tokens = min(most, self.tokens + rate * max(0.0, now_s - self.updated_s))
         self.updated_s = max(self.updated_s, now_s)
 

@@ -108,7 +108,7 @@ class ConnectionLimits:
         )
 
     def set(self, of_all: int, of_each: int, overrides: str) -> None:
-        """What holds from now on, for connections to come."""
+        """Set what holds from now on, for connections to come."""
         self._all = of_all
         self._each = of_each
         self._of = {

@@ -123,7 +123,7 @@ class EventLoop:
     # ── one turn ────────────────────────────────────────────────────────────────────────────────
 
     def handle(self, events: list[tuple[int, int]]) -> None:
-        """What `poller.poll` has returned."""
+        """Handle what `poller.poll` has returned."""
         connections = self.connections
         for fd, mask in events:
             connection = connections.get(fd)

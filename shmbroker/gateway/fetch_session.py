@@ -131,7 +131,7 @@ class FetchSession:
         self._payload: bytes | None = None
 
     def change(self, changed: Iterable[tuple[Key, bytes]], forgotten: Iterable[Key]) -> None:
-        """What a request says: partitions with their PARAMETERS, and those no longer wanted."""
+        """Take what a request says: partitions with PARAMETERS, and those no longer wanted."""
         partitions = self.partitions
         for key, parameters in changed:
             entry = partitions.get(key)

@@ -268,7 +268,7 @@ class Gateway:
         return self.answer()
 
     def read(self, events: list[tuple[int, int]]) -> None:
-        """The first half of a turn: what came from sockets goes to the rings."""
+        """Do the first half of a turn: what came from sockets goes to the rings."""
         loop = self.loop
         self.turns += 1
         self._now = self.clock.monotonic()

@@ -78,8 +78,11 @@ ADMIN_CLIENT = b"__admin_client"
 
 
 class ProduceRequest(Request):
-    """`topics`: of a general request, with their answers so far; `answers`: those that are not
-    known yet, by the token of their APPEND."""
+    """A Produce in flight.
+
+    topics: of a general request, with their answers so far; answers: those that are not known yet,
+    by the token of their APPEND.
+    """
 
     __slots__ = ("acks", "answers", "fast", "many", "topics")
     acks: int

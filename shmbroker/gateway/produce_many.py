@@ -117,7 +117,7 @@ class ManyProduce:
         """(error code, detail) by n."""
 
     def put(self, n: int, base_offset: int, append_time_ms: int, log_start_offset: int) -> None:
-        """What came of batch n."""
+        """Note what came of batch n."""
         at = n * RESULT
         self.results[at] = base_offset
         self.results[at + 1] = append_time_ms

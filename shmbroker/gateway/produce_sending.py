@@ -82,7 +82,7 @@ def _named(transactional_id: str) -> bytes:
 
 
 def send_batch(peer: Peer, token: int, constant: bytes, named: bytes, records: memoryview) -> None:
-    """One batch to the ring, in parts if it is larger than an entry may be."""
+    """Send one batch to the ring, in parts if it is larger than an entry may be."""
     length = len(records)
     largest = peer.writer.payload_bytes_max - APPEND_BATCH_AT - len(named)
     if length > largest:  # B

@@ -201,7 +201,7 @@ class Visit:
             self._take_message(request, body["auth_bytes"])
 
     def _take_message(self, request: Request, message: bytes) -> None:
-        """A message of the mechanism."""
+        """Take a message of the mechanism."""
         is_raw = self._exchange.state == RAW
         said = self._exchange.on_message(message, self._now_ms())
         if said.is_not_yet:

@@ -46,9 +46,9 @@ class GatewayShown:
         self._member.tally.add(REFUSALS.get(error_code, "appends_refused_invalid"))
 
     def measure(self, answered: list[Answered]) -> None:
-        """How long these answers took, from the turn that has read their requests until they were
-        sent; the list is empty afterwards. What one connection gets together counts as its
-        first."""
+        """Measure how long these answers took, from the turn that has read their requests until
+        they were sent; the list is empty afterwards. What one connection gets together counts as
+        its first."""
         latencies = self._latencies
         histograms = latencies.histograms
         for first, received, api_key, last_received, count, now in answered:
@@ -64,7 +64,7 @@ class GatewayShown:
         answered.clear()
 
     def show(self, turns: int, loop: EventLoop, in_flight: int) -> None:
-        """What was counted and measured by now; in_flight: requests that wait for a result."""
+        """Show what was counted and measured by now; in_flight: requests that wait for a result."""
         traffic, tally = loop.traffic, self._member.tally
         self.measure(traffic.answered)
         self._member.show_claims()

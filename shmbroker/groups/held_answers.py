@@ -78,7 +78,7 @@ def refuse(body: dict[str, Any], error_code: int) -> None:
 
 
 def _set_errors(body: Any, error_code: int) -> None:
-    """Every error code in an answer, as deep as it goes."""
+    """Set every error code in an answer, as deep as it goes."""
     if isinstance(body, dict):
         for name in _ERROR_FIELDS:
             if name in body:

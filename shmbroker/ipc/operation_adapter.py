@@ -111,7 +111,7 @@ class Call:
         raise NotImplementedError
 
     def send(self, encoded: bytes, grant: tuple[int, int] | None = None) -> None:
-        """The answer, encoded already; nothing holds it back."""
+        """Send the answer, encoded already; nothing holds it back."""
         raise NotImplementedError
 
     def refuse(self) -> None:
@@ -279,14 +279,14 @@ class Executor:
             return None  # the ordinary way says what is wrong
 
     def execute_own(self, call: OwnCall, body: dict[str, Any]) -> None:
-        """A request of this process; one that is answered in steps is none for this."""
+        """Execute a request of this process; one that is answered in steps is none for this."""
         answer = self.handlers[call.api_key][1](call, body)
         if answer is not None:
             assert isinstance(answer, dict)
             call.reply(answer)
 
     def advance(self) -> None:
-        """One more step of the request whose turn it is."""
+        """Take one more step of the request whose turn it is."""
         call, steps = self.unfinished.popleft()
         try:
             self._take_step(call, steps)

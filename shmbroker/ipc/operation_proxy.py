@@ -67,7 +67,7 @@ class PartialResults:
         return len(self._parts)
 
     def add(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
-        """One EXECUTED_PART entry."""
+        """Add one EXECUTED_PART entry."""
         token = EXECUTED_HEAD.unpack_from(data, index)[0]
         piece = data[index + EXECUTED_HEAD.size : index + length]
         self._parts.setdefault((peer.slot, token), bytearray()).extend(piece)

@@ -34,5 +34,5 @@ class Streak:
         return True
 
     def note(self, has_come: bool) -> None:
-        """Whether something came while it looked."""
+        """Note whether something came while it looked."""
         self._share += (has_come - self._share) * WEIGHT

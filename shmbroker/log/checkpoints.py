@@ -67,7 +67,7 @@ def remove_files(paths: Iterable[str]) -> None:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """All of it, or OSError: a disk that fills up takes the first bytes without a word."""
+    """Write all of it, or OSError: a disk that fills up takes the first bytes without a word."""
     while written := os.write(fd, data):
         if written == len(data):
             return

@@ -139,7 +139,7 @@ def begin_close(log: PartitionLog) -> Flush:
 
 
 def end_close(flush: Flush) -> None:
-    """The other half, when that is done."""
+    """Do the other half, when that is done."""
     flush.end()
     flush.log.let_go()
 

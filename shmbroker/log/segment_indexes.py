@@ -214,7 +214,7 @@ def add_index_entry(segment: Segment, position: int, last_offset: int) -> None:
 
 
 def add_last_time(segment: Segment) -> None:
-    """The last entry of a finished segment: its largest timestamp."""
+    """Write the last entry of a finished segment: its largest timestamp."""
     if segment.max_timestamp_so_far >= 0:
         segment.time_index.append_last(
             segment.max_timestamp_so_far, segment.max_timestamp_offset - segment.base_offset

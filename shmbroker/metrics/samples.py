@@ -19,13 +19,13 @@ class Samples:
         self._histograms: dict[str, dict[Labels, Buckets]] = {}
 
     def put(self, name: str, value: float, *labels: object) -> None:
-        """One value; what has the same labels already is added to."""
+        """Put one value; what has the same labels already is added to."""
         rows = self._values.setdefault(name, {})
         texts = self._labels(name, labels)
         rows[texts] = rows.get(texts, 0.0) + value
 
     def put_histogram(self, name: str, sum_s: float, counts: list[int], *labels: object) -> None:
-        """One histogram."""
+        """Put one histogram."""
         self._histograms.setdefault(name, {})[self._labels(name, labels)] = (sum_s, counts)
 
     def _labels(self, name: str, labels: tuple[object, ...]) -> Labels:

@@ -48,7 +48,7 @@ _CONTROLLER = "kafka_controller_kafkacontroller_"
 
 
 def put_all(samples: Samples, snapshot: Snapshot) -> None:
-    """Every series but those of the process that shows them."""
+    """Put every series but those of the process that shows them."""
     samples.put("shmbroker_info", 1, snapshot.version, snapshot.cluster_id)
     samples.put("shmbroker_ready", snapshot.is_ready)
     for process in snapshot.processes:

@@ -113,7 +113,7 @@ class GroupAsker:
             self.ask()
 
     def ask(self) -> None:
-        """All brokers, once. What one that does not answer has coordinated is not known."""
+        """Ask all brokers, once. What one that does not answer has coordinated is not known."""
         found: dict[str, Told] = {}
         for broker_id in self._brokers:
             try:

@@ -34,7 +34,7 @@ class ChangeCounts:
         self.shrinks = self.expands = self.leaders = 0
 
     def see(self, changes: Iterable[MetadataChange]) -> None:
-        """What has changed from one image to the next."""
+        """See what has changed from one image to the next."""
         for change in changes:
             if isinstance(change, PartitionChanged) and change.before is not None:
                 before, after = change.before, change.after
@@ -73,7 +73,7 @@ class Directories:
         self._starts: dict[int, dict[tuple[str, int], int]] = {}
 
     def begin(self) -> None:
-        """A new round: log starts may have moved."""
+        """Begin a new round: log starts may have moved."""
         self._starts.clear()
 
     def start_offset(self, broker_id: int, topic: str, partition: int, files: Files) -> int:

@@ -124,7 +124,7 @@ class HeldDirectory:
         return control
 
     def remove_sockets(self, controllers: Iterable[int]) -> None:
-        """The control socket, and those of these controllers, who are gone."""
+        """Remove the control socket, and those of these controllers, who are gone."""
         for name in (unix.CONTROL_SOCKET, *map(socket_name, controllers)):
             unix.remove(self.path / name)
 

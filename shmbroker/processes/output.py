@@ -34,7 +34,7 @@ def open_closed() -> None:
 
 
 def say(text: str, stream: TextIO) -> None:
-    """One line, if it can be written."""
+    """Write a line, if it can be written."""
     with suppress(OSError):
         print(text, file=stream)
     flush()

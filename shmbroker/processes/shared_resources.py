@@ -132,7 +132,7 @@ class SharedResources:
     def _make_regions(
         self, prefix: str, data_ring_bytes: int, control_ring_bytes: int, quota_windows: int
     ) -> None:
-        """All shared memory, if there is room for it."""
+        """Make all shared memory, if there is room for it."""
         count = len(self.slots)
         network_workers, io_workers = map(len, map(self.of_role, (NETWORK_WORKER, IO_WORKER)))
         sizes = self._ring_sizes(data_ring_bytes, control_ring_bytes)

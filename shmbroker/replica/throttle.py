@@ -36,7 +36,7 @@ class ReplicationThrottle:
         self._at_ms = 0
 
     def set_rate(self, rate: int) -> None:
-        """Bytes a second from now on. What was owed at another rate is forgotten."""
+        """Set the bytes a second from now on. What was owed at another rate is forgotten."""
         if rate != self._rate:
             self._rate = rate
             self._tokens = float(rate)

@@ -66,7 +66,7 @@ class AddressCounts:
         """The index of an address's entry, by its key, while it has connections here."""
 
     def add(self, packed: bytes) -> None:
-        """One more connection of this address."""
+        """Count one more connection of this address."""
         key = _key(packed)
         words = self._words
         at = self._places.get(key)
@@ -79,7 +79,7 @@ class AddressCounts:
         words[at + COUNT] += 1
 
     def remove(self, packed: bytes) -> None:
-        """One connection less."""
+        """Count one connection less."""
         key = _key(packed)
         at = self._places.get(key)
         if at is None:

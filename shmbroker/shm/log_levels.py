@@ -48,7 +48,7 @@ class LogLevels:
         self._seen = (0, 0)
 
     def configure(self, levels: Mapping[str, str], format_name: str) -> None:
-        """What file and flags say, over the defaults. For the supervisor."""
+        """Set what file and flags say, over the defaults. For the supervisor."""
         words = self._words
         levels = logs.DEFAULTS | dict(levels)
         for row, name in enumerate(logs.LOGGERS):
@@ -57,7 +57,7 @@ class LogLevels:
         words[CONFIGURED_WORD] += 1
 
     def change(self, levels: Mapping[str, str | None]) -> None:
-        """What a client wants; None takes a change back. For the active controller."""
+        """Set what a client wants; None takes a change back. For the active controller."""
         words = self._words
         for name, level in levels.items():
             at = _at(logs.LOGGERS.index(name)) + 1

@@ -207,7 +207,7 @@ class PositionSlot:
         self._selected = self._words[self._selector] or OTHER_COPY
 
     def store(self, base_offset: int, position: int, end_offset: int) -> None:
-        """Where the log ends now: its active segment, the bytes in that, its end offset."""
+        """Store where the log ends now: its active segment, the bytes in that, its end offset."""
         words = self._words
         self._selected = selected = self._selected ^ _TOGGLE
         copy = self._entry + selected
@@ -217,7 +217,7 @@ class PositionSlot:
         words[self._selector] = selected  # after the copy: makes it the one that counts
 
     def store_high_watermark(self, high_watermark: int) -> None:
-        """How far the in-sync replicas are."""
+        """Store how far the in-sync replicas are."""
         self._words[self._entry + HIGH_WATERMARK] = high_watermark
 
 

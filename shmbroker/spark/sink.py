@@ -344,7 +344,7 @@ class _TaskWriter:
         self._left_out = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """A batch of rows; `producer.columns` cuts it where it must."""
+        """Write a batch of rows; `producer.columns` cuts it where it must."""
         if not batch.num_rows:
             return
         rows = _taken(batch, self._writing.columns)

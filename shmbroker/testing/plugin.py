@@ -32,7 +32,7 @@ _topics = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The settings for pytest.ini or pyproject.toml."""
+    """Add the settings for pytest.ini or pyproject.toml."""
     parser.addini(
         "shmbroker_scope",
         f"How long shmbroker_broker lives: {', '.join(SCOPES)}.",
@@ -48,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The marker, and who runs."""
+    """Add the marker, and note who runs."""
     config.addinivalue_line(
         "markers", "shmbroker_topic(partitions=1, **configs): what shmbroker_topic makes"
     )

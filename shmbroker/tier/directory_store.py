@@ -168,7 +168,7 @@ class DirectoryStore:
             raise StoreFault(f"can't remove {path}: {error.strerror}") from error
 
     def _remove_empty(self, directory: str) -> None:
-        """A directory nobody needs any more, and those above it; a refusal is no fault."""
+        """Remove a directory that is not needed, and those above it; a refusal is no fault."""
         while directory != self.root and directory.startswith(self.root):
             try:
                 os.rmdir(directory)

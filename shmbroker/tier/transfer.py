@@ -480,7 +480,7 @@ def _time_index_of(found: list[_Batch], base: int) -> bytes:
 def _write_chunk(
     directory: str, base: int, data: memoryview, index: bytes, time_index: bytes
 ) -> None:
-    """The indexes first: with the log the chunk is there."""
+    """Write the indexes first: with the log the chunk is there."""
     files = (TIME_INDEX, memoryview(time_index)), (INDEX, memoryview(index)), (LOG, data)
     for suffix, content in files:
         path = os.path.join(directory, file_name(base, suffix))

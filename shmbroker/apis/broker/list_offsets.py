@@ -234,7 +234,7 @@ class _Search:
         self._fill(*(found or (-1, -1)))
 
     def _take(self, timestamp: int, offset: int) -> None:
-        """What the store has found; a negative offset: nothing."""
+        """Take what the store has found; a negative offset: nothing."""
         if offset < 0:
             self._find_here()
         else:
@@ -265,7 +265,7 @@ def _fill_found(
     timestamp: int,
     offset: int,
 ) -> None:
-    """A record that was found, if readers may know of it."""
+    """Fill in a record that was found, if readers may know of it."""
     if 0 <= offset < _visible_end(partition, is_committed):
         _fill(partition, row, version, timestamp, offset)
     elif partition.is_high_watermark_behind:

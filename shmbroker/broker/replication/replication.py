@@ -167,7 +167,7 @@ class Replication:
         )
 
     def set_rates(self, as_leader: int, as_follower: int) -> None:
-        """Bytes a second that throttled replicas may take here."""
+        """Set how many bytes a second throttled replicas may take here."""
         self.reads.throttle.set_rate(as_leader)
         self.fetcher.throttle.set_rate(as_follower)
 

@@ -170,7 +170,7 @@ class Pieces:
 
 
 def _remove(directory: str) -> None:
-    """A fetch's directory, whatever it has brought."""
+    """Remove a fetch's directory, whatever it has brought."""
     try:
         remove_files([os.path.join(directory, name) for name in os.listdir(directory)])
         os.rmdir(directory)

@@ -55,7 +55,7 @@ def without_secrets(text: str) -> str:
 
 
 def write(path: Path, texts: Mapping[str, str]) -> None:
-    """A gzipped tar file of these texts, readable for its user alone; OSError if it is there."""
+    """Write a gzipped tar file of these texts, readable for its user; OSError if it is there."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
         for name, text in texts.items():

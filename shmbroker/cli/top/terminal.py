@@ -127,7 +127,7 @@ class Terminal:
         return found.columns or SIZE[0], found.lines or SIZE[1]
 
     def draw(self, lines: Sequence[str]) -> None:
-        """A frame."""
+        """Draw a frame."""
         _, height = self.size
         body = "\n".join(line + END_LINE for line in lines[:height])
         self._write(BEGIN_FRAME + body + END_FRAME)

@@ -259,8 +259,8 @@ class Tried:
 
 
 def pin(children: dict[str, int]) -> None:
-    """Each worker on a core of its own, as far as there are some: I/O workers from the first core
-    on, network workers from the last."""
+    """Pin each worker to a core of its own, as far as there are some: I/O workers from the first
+    core on, network workers from the last."""
     cores = sorted(os.sched_getaffinity(0))
     places = {"io-worker": cores, "network-worker": cores[::-1]}
     for role, order in places.items():
@@ -273,7 +273,7 @@ def pin(children: dict[str, int]) -> None:
 def _try_all(
     facts: Facts, home: Path, seconds: float, opened: ExitStack, say: Callable[[str], None]
 ) -> None:
-    """The settings of now and all candidates, round after round."""
+    """Try the settings of now and all candidates, round after round."""
     deadline = clock.monotonic() + seconds
     settings = dict(facts.settings, **{"log.retention.bytes": str(64 << 20)})
     wanted = [Candidate("the settings of now"), *candidates(facts.system.cores, facts.settings)]

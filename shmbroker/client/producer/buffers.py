@@ -121,7 +121,7 @@ class Buffers:
         self.keep(batch.buffer)
 
     def keep(self, buffer: bytearray) -> None:
-        """A buffer of the usual size for the next batch."""
+        """Keep a buffer of the usual size for the next batch."""
         room = self._memory_max - self.memory
         if len(buffer) == self._batch_size and len(self._spare) < room // self._batch_size:
             self._spare.append(buffer)

@@ -56,7 +56,7 @@ class Epochs:
             self._new_epoch()
 
     def begin(self) -> None:
-        """A transaction from now on."""
+        """Begin a transaction."""
         with self._placing:
             self._backlog.check()
             if self.transactions.state in (NEW, UNDECIDED):

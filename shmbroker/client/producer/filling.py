@@ -54,7 +54,7 @@ class Filling:
         now_ms: int,
         row_bytes: int,
     ) -> None:
-        """Rows in their order, each into the open batch of its partition."""
+        """Put rows, in their order, each into the open batch of its partition."""
         queues = [self._backlog.queue(topic, partition) for partition in range(partitions)]
         states = np.empty((partitions, len(CLOSED)), np.int64)
         share = HEADER_SIZE + (columns.rows // partitions + 1) * row_bytes
@@ -99,7 +99,7 @@ class Filling:
         now_ms: int,
         row_bytes: int,
     ) -> None:
-        """Rows into the queue's open batch, and into new ones as it fills."""
+        """Put rows into the queue's open batch, and into new ones as it fills."""
         queue.accepted_records += last - first
         while first < last:
             opened = self._open.get(queue)
@@ -118,7 +118,7 @@ class Filling:
                 self._make_room(queue, opened)
 
     def _make_room(self, queue: PartitionQueue, opened: OpenBatch) -> None:
-        """The queue's open batch is full: a larger buffer for it, or none."""
+        """Get a larger buffer for the queue's open batch, which is full, or none."""
         if len(opened.buffer) < self._batch_size or not opened.count:
             self._buffers.grow(opened)
         else:

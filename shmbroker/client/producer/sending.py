@@ -69,7 +69,7 @@ class Sending:
     # --- the caller's thread ---------------------------------------------------------------------
 
     def start(self) -> None:
-        """The producer id and the sending thread, at the first send."""
+        """Get the producer id and start the sending thread, at the first send."""
         if self._idempotence and self.identity == NO_IDENTITY:
             self.identity = Identity(*new_producer_id(self._cluster, self._block_s))
         self._bell.open()

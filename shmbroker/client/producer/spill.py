@@ -103,7 +103,7 @@ class Spill:
         self._file.close()
 
     def add(self, rows: pa.RecordBatch, topic: str | None) -> None:
-        """Rows with the columns that `Producer.send` takes."""
+        """Encode rows with the columns that `Producer.send` takes."""
         for name, chunk in chunks(rows, topic, self._now_ms):
             self._add(name, chunk)
 

@@ -193,7 +193,7 @@ class Transactions:
         return self.identity
 
     def begin(self) -> None:
-        """A transaction from now on; the cluster is not told before something is in it."""
+        """Begin a transaction; the cluster is not told before something is in it."""
         self._expect(READY, "another transaction is under way: commit or abort it first")
         self.state = OPEN
 
@@ -229,7 +229,7 @@ class Transactions:
     def send_offsets(
         self, offsets: Mapping[TopicPartition, int], group: str | bytes | GroupMetadata
     ) -> None:
-        """A group's offsets, the next ones to read, are committed with the transaction."""
+        """Commit a group's offsets, the next ones to read, with the transaction."""
         self.check_open()
         member = member_of(group)
         who: Message = {
@@ -369,7 +369,7 @@ class Transactions:
         what: str,
         coordinator: _Coordinator | None = None,
     ) -> None:
-        """A question without whose answer the transaction can't be committed."""
+        """Ask a question without whose answer the transaction can't be committed."""
         try:
             self._asked(api_key, body, take, what, coordinator)
         except FencedFault:

@@ -68,7 +68,7 @@ class Stored:
         self._places: dict[bytes, list[int]] = {}
 
     def add(self, key: bytes | None, value: bytes | None, headers: Headers, partition: int) -> None:
-        """A record that was found in a partition; headers as (key, value) pairs."""
+        """Take a record that was found in a partition; headers as (key, value) pairs."""
         self._places.setdefault(_digest(key, value, headers), []).append(partition)
         self.records += 1
 

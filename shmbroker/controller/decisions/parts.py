@@ -87,7 +87,7 @@ class Joined:
         }
 
     def add(self, response: Row) -> None:
-        """The answer of one part."""
+        """Add the answer of one part."""
         encode, name = self._encoder.row, self._name
         self._throttle_ms = max(self._throttle_ms, response.get("throttle_time_ms", 0))
         for row in response[self._results]:

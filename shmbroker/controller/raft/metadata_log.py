@@ -165,7 +165,7 @@ class MetadataLog:
     def append_leader_change(
         self, epoch: int, leader_id: int, voters: Iterable[int], granting: Iterable[int]
     ) -> None:
-        """The first batch of an epoch."""
+        """Append the first batch of an epoch."""
         now_ms = self._now_ms()
         value = codec.encode(
             "LeaderChangeMessage",
@@ -267,7 +267,7 @@ class MetadataLog:
             raise StorageFault(f"can't read {self._path(snapshot)}: {error}") from error
 
     def write_snapshot(self, snapshot: SnapshotId, position: int, data: bytes) -> None:
-        """A piece of the leader's snapshot, in order."""
+        """Write a piece of the leader's snapshot, in order."""
         try:
             if self._part_fd < 0:
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC

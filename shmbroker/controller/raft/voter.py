@@ -266,7 +266,7 @@ class Voter:
         self._send()
 
     def close(self) -> None:
-        """A clean end."""
+        """End cleanly."""
         if self.links is not None:
             self.links.close()
         self.log.close()

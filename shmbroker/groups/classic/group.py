@@ -427,7 +427,7 @@ class ClassicGroup:
             self.pending_bytes -= len(member_id) + ID_BYTES
 
     def count(self, member: ClassicMember, difference: int) -> None:
-        """A member more (1), or less (-1), with its protocols as they are now."""
+        """Count a member more (1), or less (-1), with its protocols as they are now."""
         self._member_bytes += difference * member.held_bytes
         self.support.count(member.protocols, difference)
 

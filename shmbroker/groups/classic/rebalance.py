@@ -80,7 +80,7 @@ def maybe_complete_join(group: ClassicGroup, now_ms: int, is_first_too: bool = F
 
 
 def _complete_join(group: ClassicGroup, now_ms: int) -> None:
-    """The next generation, of those who have joined; static members may be late."""
+    """Begin the next generation, of those who have joined; static members may be late."""
     group.join_deadline_ms = NEVER_MS
     for member in [
         member

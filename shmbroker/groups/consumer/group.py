@@ -241,7 +241,7 @@ class ConsumerGroup:
     # ── beginning and end ───────────────────────────────────────────────────────────────────────
 
     def add(self, member: ConsumerMember, target: Assignment) -> None:
-        """A member of the classic group that this one is made of, with what it has."""
+        """Add a member of the classic group that this one is made of, with what it has."""
         self.members[member.member_id] = member
         self._member_bytes += member.held_bytes
         if member.instance_id is not None:

@@ -89,7 +89,7 @@ class TransactionShard(BaseShard):
         """How many entries are in each state."""
 
     def add(self, entry: Entry) -> None:
-        """A transactional id that was not here."""
+        """Add a transactional id that was not here."""
         self.entries[entry.transactional_id] = entry
         self.states[entry.known.state] += 1
 

@@ -144,7 +144,7 @@ class CleanedSegment:
         return np.array(chosen, np.intp)
 
     def _finish(self, aborted: list[AbortedTransaction]) -> None:
-        """The last time index entry; all files there, durable, and as old as what they replace."""
+        """Write the last time index entry; all files get durable, as old as what they replace."""
         if self._max_timestamp >= 0:
             self._time_index.append_last(
                 self._max_timestamp, self._max_timestamp_offset - self._base_offset

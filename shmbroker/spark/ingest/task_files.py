@@ -49,7 +49,7 @@ class FileSet:
         self._names: list[str] = []
 
     def add(self, partition: dict[str, str | None], rows: pa.RecordBatch) -> None:
-        """Rows of one folder."""
+        """Add rows of one folder."""
         folder = files.folder_of(partition)
         waiting = self._waiting.setdefault(folder, [])
         self._values[folder] = partition

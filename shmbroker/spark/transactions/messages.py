@@ -65,7 +65,7 @@ class Channel:
         return self.hear()
 
     def say(self, fields: Fields) -> None:
-        """One message."""
+        """Send one message."""
         self._send(json.dumps(fields).encode())
 
     def hear(self, bytes_max: int = MESSAGE_BYTES_MAX) -> Fields:
