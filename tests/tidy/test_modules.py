@@ -181,3 +181,31 @@ def test_docstrings_begin_with_no_fragment():
     """ "Who asks." and "Of the leader." do not say what the thing is or does."""
     found = [where for where, text in docstrings() if FRAGMENT.match(text)]
     assert found == [], "begin with a noun or a verb"
+
+
+KEPT_TWICE = {
+    ".deleted": "the client library does without `log`",
+    ">hqqqq": "the client library does without `log`",
+    ".lock": "one locks a log directory, the other a bucket of backups",
+}
+"""Names and layouts that two modules have, and why."""
+
+
+def test_no_name_of_a_file_and_no_layout_is_kept_twice():
+    """Of two modules that have it, one would be forgotten when it changes."""
+    found = {}
+    for path in PACKAGE_MODULES:
+        for node in tree_of(path).body:
+            if isinstance(node, ast.Assign) and (kept := name_or_layout(node.value)):
+                found.setdefault(kept, []).append(name_of(path))
+    assert {kept for kept, where in found.items() if len(where) > 1} == set(KEPT_TWICE), found
+
+
+def name_or_layout(value):
+    """The name of a hidden file, a suffix or an internal topic, or a layout of several fields."""
+    if isinstance(value, ast.Call) and ast.unparse(value.func) in ("Struct", "struct.Struct"):
+        layout = value.args[0]
+        is_long = isinstance(layout, ast.Constant) and len(str(layout.value)) > 4
+        return layout.value if is_long else None
+    text = value.value if isinstance(value, ast.Constant) else None
+    return text if isinstance(text, str) and re.match(r"(\.|__)\w", text) else None
