@@ -3,15 +3,15 @@
     native        the extension module (C, stable ABI of CPython 3.11), or None where it was not
                   built or is turned off. Each use of it has a way without it:
 
-    decoding      record batches to Arrow          client/reader/decode.py         else numpy
-    encoding      Arrow columns to record batches  client/producer/encoding.py     else numpy
-    walk          records of a produced batch      records/validation.py           else numpy
-    compaction    keys, the map of them, new files log/compaction/engine.py        else numpy
-    appends       batches of a Produce, to a ring  gateway/produce_many.py         else Python
-    plain         batches from a ring, to segments broker/append_runs.py           else Python
-    straight      what guests ask, to its answers guests/straight.py             else Python
-    rings, ready  of those that a process reads      shm/rings.py                  else Python
-    look          at them, before it sleeps          ipc/core.py                   else Python
+    decoding      record batches to Arrow          client/reader/decode.py        else numpy
+    encoding      Arrow columns to record batches  client/producer/encoding.py    else numpy
+    walk          records of a produced batch      records/validation.py          else numpy
+    compaction    keys, the map of them, new files log/compaction/engine.py       else numpy
+    appends       batches of a Produce, to a ring  gateway/produce_many.py        else Python
+    plain         batches from a ring, to segments broker/append_runs.py          else Python
+    straight      what guests ask, to its answers  guests/straight.py             else Python
+    rings, ready  of those that a process reads    shm/rings.py                   else Python
+    look          at them, before it sleeps        ipc/core.py                    else Python
 
 `_native.pyi` has the signatures and what each raises, `kernels.h` the layouts, one `.c` file each
 loop. Rules: whatever the bytes say, nothing outside of the given buffers is read or written; the
