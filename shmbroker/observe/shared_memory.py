@@ -1,4 +1,11 @@
-"""What shared memory says of the family: counters, states, rings, latencies. It asks nobody."""
+"""What shared memory says of the family: counters, states, rings, latencies. It asks nobody.
+
+Rules of this file:
+* Nothing is stored, and no process waits for who looks: words are loaded while their owners store
+  them, so two values of one look may be of two moments.
+* The supervisor's slot has no counters. A slot without a process has a state, and what was counted
+  in it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""The static settings of the family: file, flags and defaults, checked against each other."""
+"""The static settings of the family: file, flags and defaults, checked against each other.
+
+Rules of this file:
+* A value comes in as text. Its row in `table` parses and bounds it; what several settings must be
+  to each other is checked here, when all are in.
+* What is wrong is a ConfigFault: one sentence, with the fix.
+* A setting of Kafka's with another name here is taken for that; one that another setting here
+  says is refused, with that one's name (`INSTEAD`); one that means nothing here is left out
+  (`left_out`).
+"""
 
 from __future__ import annotations
 
