@@ -309,8 +309,8 @@ def _refuse_exchanged(found: Sequence[Found], ids: Sequence[int]) -> None:
     if wrong and wrong.keys() == set(wrong.values()):
         path, right = next(iter(wrong.items()))
         raise ConfigFault(
-            f"{path}/{FILE_NAME} is the one that belongs into {right}: put the files back, or, "
-            "where whole directories were exchanged, rename these back."
+            f"{path}/{META_PROPERTIES} is the one that belongs into {right}: put the files back, "
+            "or, where whole directories were exchanged, rename these back."
         )
 
 
