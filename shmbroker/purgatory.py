@@ -59,7 +59,7 @@ class DelayedOperation:
 class Purgatory:
     """Delayed operations by watch key and by deadline."""
 
-    __slots__ = ("_heap", "_sequence", "_waiting", "expired", "watched")
+    __slots__ = ("_heap", "_sequence", "expired", "waiting", "watched")
 
     def __init__(self) -> None:
         self.watched: dict[Hashable, dict[DelayedOperation, None]] = {}
@@ -69,10 +69,11 @@ class Purgatory:
         self._sequence = 0
         self.expired = 0
         """How many were ended by their deadline."""
-        self._waiting: dict[DelayedOperation, tuple[list[Any], tuple[Hashable, ...]]] = {}
+        self.waiting: dict[DelayedOperation, tuple[list[Any], tuple[Hashable, ...]]] = {}
+        """What has a deadline, with its place in the heap and its keys."""
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     @property
     def delayed(self) -> int:
@@ -83,11 +84,11 @@ class Purgatory:
         self, operation: DelayedOperation, keys: Iterable[Hashable], deadline_ms: int
     ) -> None:
         """Let an operation wait; the caller has tried to complete it just before."""
-        assert not operation.is_done and operation not in self._waiting
+        assert not operation.is_done and operation not in self.waiting
         self._sequence += 1
         entry = [deadline_ms, self._sequence, operation]
         keys = tuple(keys)
-        self._waiting[operation] = (entry, keys)
+        self.waiting[operation] = (entry, keys)
         heappush(self._heap, entry)
         self.attend(operation, keys)
 
@@ -166,7 +167,7 @@ class Purgatory:
 
     def cancel(self, operation: DelayedOperation) -> bool:
         """Let it neither complete nor expire; False if it was not waiting."""
-        if operation not in self._waiting:
+        if operation not in self.waiting:
             return False
         operation.is_done = True
         self._forget(operation)
@@ -174,19 +175,19 @@ class Purgatory:
 
     def drop_where(self, predicate: Callable[[DelayedOperation], bool]) -> int:
         """Cancel every operation that the predicate picks; returns how many."""
-        dropped = [operation for operation in self._waiting if predicate(operation)]
+        dropped = [operation for operation in self.waiting if predicate(operation)]
         for operation in dropped:
             self.cancel(operation)
         return len(dropped)
 
     def _forget(self, operation: DelayedOperation) -> None:
-        waiting = self._waiting.pop(operation, None)
+        waiting = self.waiting.pop(operation, None)
         if waiting is None:
             return
         entry, keys = waiting
         entry[2] = None
         self.leave(operation, keys)
         heap = self._heap
-        if len(heap) > HEAP_BYPASS and len(heap) > 2 * len(self._waiting):
+        if len(heap) > HEAP_BYPASS and len(heap) > 2 * len(self.waiting):
             heap[:] = [entry for entry in heap if entry[2] is not None]
             heapify(heap)

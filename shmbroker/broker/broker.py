@@ -102,6 +102,7 @@ class Broker:
         self.member = member
         self.words = member.words
         self.publish = member.publish
+        self.outbox = member.outbox
         self.has_entries = member.has_entries
         self.config = config
         self.broker_id = broker_id
@@ -327,7 +328,8 @@ class Broker:
         self.turns += 1
         self.look_at_clocks()
         had_work = self.intake.take()
-        if had_work and not len(self.purgatory):
+        outbox = self.outbox
+        if outbox and had_work and not self.purgatory.waiting:
             self._tell()  # acks are not to wait for the rest; what consumers wait for goes first
         if self.executor.unfinished:
             self.executor.advance()
@@ -356,7 +358,8 @@ class Broker:
         has_more |= bool(self.executor.unfinished)
         if self.passing.waiting:
             self.passing.pass_waiting()
-        self._tell()
+        if outbox or self.shown.sampled_at:
+            self._tell()
         if self.read_ahead.noted:
             self.read_ahead.run()
             self.publish()
@@ -374,7 +377,7 @@ class Broker:
             self._next_housekeeping = now + HOUSEKEEPING_INTERVAL_S
             self._now_ms = self.clock.now_ms()
             self.housekeeping.run()
-        deadline = self._expire()
+        deadline = self._expire() if self.purgatory.waiting else None
         # What came meanwhile is told in the next turn. One that would find nothing is left out: it
         # takes 25 us, for which an ack waits where a core is shared with those that it needs.
         has_more |= exchange.has_work or bool(self.read_ahead.noted)

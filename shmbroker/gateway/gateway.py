@@ -119,6 +119,7 @@ class Gateway:
         self.clock = clock
         self.member = member
         self.words = member.words
+        self.outbox = member.outbox
         self.config = config
         self.link = link
         self.poller = poller
@@ -279,12 +280,14 @@ class Gateway:
         if self.fetch.ahead.awaited_turns:
             self.fetch.ahead.awaited_turns -= 1
             self.results.take()
-        loop.handle(events)
+        if events:
+            loop.handle(events)
         if not loop.acceptor.is_watching and not self.must_stop and self.clients.may_accept():
             loop.acceptor.watch(True)
         if self.turns % SAMPLED == 0:
             self.shown.sample(self._now)
-        self.member.publish()
+        if self.outbox:
+            self.member.publish()
 
     def answer(self) -> float:
         """The second half: what is on the rings goes to the sockets. For how long nothing is due
@@ -309,7 +312,8 @@ class Gateway:
             loop.acceptor.wake(now)
         if now >= self.later.due:
             self.later.run(now)
-        member.publish()
+        if self.outbox:
+            member.publish()
         if len(loop.traffic.answered) >= MEASURED_TOGETHER:
             self.shown.measure(loop.traffic.answered)
         if now >= self._next_sweep:
@@ -331,7 +335,7 @@ class Gateway:
 
     def _rest(self) -> float:
         loop = self.loop
-        if loop.cold or self.member.has_backlog():
+        if loop.cold or (self.outbox and self.member.has_backlog()):
             return BACKLOG_RETRY_S
         if (
             loop.blocked
