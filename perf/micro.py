@@ -44,6 +44,7 @@ from shmbroker.settings.layers import broker_layers, effective_topic_configs
 from shmbroker.shm.doorbell import Doorbell, make_eventfd
 from shmbroker.shm.ring import RingReader, RingWriter
 from shmbroker.shm.ring_layout import create_ring, parts_of_ring, ring_bytes
+from shmbroker.shm.rings import Rings
 from shmbroker.shm.words import words_of
 
 COUNT = 200
@@ -172,7 +173,10 @@ class Family:
             io_peer=lambda _connection: self.io_peer,
             # What Results.take looks at besides
             member=SimpleNamespace(
-                words=words_of(memoryview(bytearray(4096))), generation=0, peers=[self.io_peer]
+                words=words_of(memoryview(bytearray(4096))),
+                announcements=0,
+                peers=[self.io_peer],
+                rings=Rings([self.io_peer.reader]),
             ),
             touched=set(),
             loop=SimpleNamespace(flush=lambda _connection: None),

@@ -37,6 +37,7 @@ from shmbroker.wire.api_keys import (
     EXPIRE_DELEGATION_TOKEN,
     FIND_COORDINATOR,
     INCREMENTAL_ALTER_CONFIGS,
+    METADATA,
     OFFSET_DELETE,
     RENEW_DELEGATION_TOKEN,
     name_of,
@@ -318,6 +319,16 @@ def _refuse_token(error: int, about: str) -> None:
 
 def _principal(parts: tuple[str, str]) -> Message:
     return {"principal_type": parts[0], "principal_name": parts[1]}
+
+
+def has_topic(addresses: Sequence[Address], name: str) -> bool:
+    """Whether there is such a topic; the question does not create it."""
+    body = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
+    (topic,) = ask(addresses, METADATA, body)["topics"]
+    if topic["error_code"] == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+        return False
+    _refuse(topic["error_code"], f"topic {name}")
+    return True
 
 
 def log_dirs(

@@ -273,6 +273,11 @@ OLD_BUGS = (
                 "        left.discard(where)\n",
                 "        left.discard(where)\n        self._write_later(markers, [where])\n",
             ),
+            Change(
+                "shmbroker.broker.transaction_exchange:TransactionExchange._ask_for_markers",
+                "if markers.is_void or markers not in self._left:",
+                "if markers.is_void:",
+            ),
         ),
         CALM_TRANSACTIONS,
         (6, 7, 10),
