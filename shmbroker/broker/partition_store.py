@@ -94,6 +94,7 @@ class PartitionStore:
         self.retain_tiered: Callable[[Partition, int], bool] = lambda partition, now_ms: True
         """Retention of a tiered log (`Tier.retain`)."""
         self.has_remote_store = False
+        """Whether topics may be tiered in this family."""
         self.swapping: set[bytes] = set()
         """Keys of the partitions of which segments are about to be replaced."""
         self.next_checkpoint_ms = 0
@@ -281,7 +282,9 @@ class PartitionStore:
                 self.removals.unlink_later(paths, [segment], delay_ms)
             log.retired.clear()
         if log.log_start_offset != start:
-            if log.config.is_tiered:  # its first segment does not say so
+            if log.config.is_tiered or self.has_remote_store:
+                # Of a tiered log, as it is or may be by the next start, the first segment does not
+                # say so.
                 raise_start(log, log.log_start_offset)
                 self.is_log_start_moved = True
             self.on_readable(partition.key)

@@ -93,9 +93,10 @@ class Node:
                 os.close(fd)
             on_done(None)
 
-    def open(self, topic: Topic) -> Partition:
+    def open(self, topic: Topic, **configs: str) -> Partition:
         texts = {"segment.bytes": str(1 << 20)}
-        config = LogConfig(effective_topic_configs(texts, ()) | {"segment.bytes": str(10 * SIZE)})
+        sizes = {"segment.bytes": str(10 * SIZE)}
+        config = LogConfig(effective_topic_configs(texts, ()) | sizes | configs)
         partition = self.store.open(topic, 0, config, NOW_MS)
         partition.on_leadership(1, leadership())
         return partition
@@ -510,6 +511,27 @@ def test_a_raised_start_outlives_all_processes_before_any_checkpoint(node: Node)
     node.start()
     assert node.open(topic).log.log_start_offset == 5
     assert not node.counted
+
+
+def test_what_retention_deleted_is_not_looked_for_in_a_store_that_is_switched_on_later(
+    node: Node,
+) -> None:
+    """While the broker was dead, and before any checkpoint said where the log begins."""
+    node.store.has_remote_store = True
+    topic = Topic()
+    partition = node.fill(topic, 8)
+    node.store.checkpoint()
+    log = partition.log
+    log.roll(NOW_MS)
+    later_ms = NOW_MS + 8 * 24 * 3_600_000
+    batch = encode_batch([(later_ms, None, b"v", ())])
+    log.append(memoryview(batch), 0, later_ms, 0, later_ms)
+    node.store.retain(partition, later_ms)
+    assert log.log_start_offset == log.local_start_offset == 8
+    node.kill()
+    node.start()
+    log = node.open(topic, **{"remote.storage.enable": "true"}).log
+    assert log.log_start_offset == log.local_start_offset == 8
 
 
 def test_a_raised_start_behind_what_a_power_cut_has_left_is_forgotten(node: Node) -> None:
