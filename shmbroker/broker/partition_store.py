@@ -217,6 +217,9 @@ class PartitionStore:
         self.log_directory.lower_recovery_point(name, log.recovery_point)
         log.on_cut = functools.partial(self.log_directory.lower_recovery_point, name)
         log.store_position()
+        known_start = self.log_directory.log_start_offsets.get(name, 0)
+        if self.has_remote_store and log.log_start_offset > known_start:
+            raise_start(log, log.log_start_offset)  # It may be tiered by the next start: `retain`.
         self.is_log_start_moved |= log.is_start_raised
 
     @staticmethod

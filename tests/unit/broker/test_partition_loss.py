@@ -513,11 +513,12 @@ def test_a_raised_start_outlives_all_processes_before_any_checkpoint(node: Node)
     assert not node.counted
 
 
+@pytest.mark.parametrize("is_noted", [True, False], ids=["by retention", "by the next start"])
 def test_what_retention_deleted_is_not_looked_for_in_a_store_that_is_switched_on_later(
-    node: Node,
+    node: Node, is_noted: bool
 ) -> None:
     """While the broker was dead, and before any checkpoint said where the log begins."""
-    node.store.has_remote_store = True
+    node.store.has_remote_store = is_noted
     topic = Topic()
     partition = node.fill(topic, 8)
     node.store.checkpoint()
@@ -530,6 +531,11 @@ def test_what_retention_deleted_is_not_looked_for_in_a_store_that_is_switched_on
     assert log.log_start_offset == log.local_start_offset == 8
     node.kill()
     node.start()
+    if not is_noted:
+        node.store.has_remote_store = True
+        node.open(topic)
+        node.kill()
+        node.start()
     log = node.open(topic, **{"remote.storage.enable": "true"}).log
     assert log.log_start_offset == log.local_start_offset == 8
 
