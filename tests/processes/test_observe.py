@@ -32,7 +32,12 @@ def test_family_is_seen_from_outside(tmp_path: Path) -> None:
                 if TOPIC not in topics or topics[TOPIC].partitions[0].read_bytes != fetched:
                     return None
                 is_measured = {"Produce", "Fetch"} <= {each.name for each in found.latencies}
-                return found if found.is_ready and is_measured else None
+                # each process counts once a second
+                appended = {
+                    one.title: one.counted.get("batches_appended") for one in found.processes
+                }
+                is_counted = appended["io-worker-1"] == 5
+                return found if found.is_ready and is_measured and is_counted else None
 
             found = wait_until(done, "what was done")
         topic = next(each for each in found.topics if each.name == TOPIC)

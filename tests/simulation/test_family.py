@@ -49,7 +49,7 @@ TIER_SEEDS = 15
 TIER_PER_TEST = 5
 TIER_SHIFT_SEEDS = 8
 TIER_TRANSACTION_SEEDS = (0, 2, 3)
-MOVES_SEEDS = (0, 3, 4, 5)
+MOVES_SEEDS = (0, 1, 3, 5)
 PER_TEST = 10
 FURTHER_SEEDS = 60
 """Looked at where the named ones find nothing, as a change elsewhere leads them another way."""

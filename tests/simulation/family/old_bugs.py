@@ -405,7 +405,7 @@ OLD_BUGS = (
             ),
         ),
         AHEAD,
-        (17, 32, 36),
+        (23, 27),
     ),
     OldBug(
         "deleted-at-the-leader",
@@ -432,7 +432,7 @@ OLD_BUGS = (
             ),
         ),
         DELETES,
-        (16, 42, 57),
+        (40, 58),
     ),
     OldBug(
         "begins-amid-a-batch",
@@ -445,7 +445,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(True, False, 1.0, ("lose",), has_deletes=True),
-        (16, 26, 28),
+        (33, 39),
     ),
     OldBug(
         "list-from-before-a-copy",
