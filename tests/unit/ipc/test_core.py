@@ -10,9 +10,8 @@ from shmbroker import clock
 from shmbroker.ipc import core as core_module
 from shmbroker.ipc.core import ENTRIES, EVENTS, LOST, LOST_S, NOTHING, RESTS, Core
 from shmbroker.kernels import native
-from shmbroker.shm.ring import RingReader, RingWriter
-from shmbroker.shm.ring_layout import create_ring, parts_of_ring, ring_bytes
 from shmbroker.shm.rings import Rings
+from tests.support.rings import put, ring
 
 ROW_S = 50e-6
 """A row of looks."""
@@ -58,17 +57,6 @@ def sockets() -> Iterator[tuple[select.epoll, socket.socket]]:
     with here, there, select.epoll() as watching:
         watching.register(here, select.EPOLLIN)
         yield watching, there
-
-
-def ring() -> tuple[RingWriter, RingReader]:
-    view = memoryview(bytearray(ring_bytes(1 << 12)))
-    create_ring(view)
-    return RingWriter(*parts_of_ring(view)), RingReader(*parts_of_ring(view))
-
-
-def put(writer: RingWriter) -> None:
-    writer.claim(1, 8)
-    writer.publish()
 
 
 def test_a_row_of_looks_ends_though_nothing_comes(

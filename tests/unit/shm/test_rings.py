@@ -6,9 +6,8 @@ import pytest
 
 from shmbroker.kernels import native
 from shmbroker.shm import rings as rings_module
-from shmbroker.shm.ring import RingReader, RingWriter
-from shmbroker.shm.ring_layout import create_ring, parts_of_ring, ring_bytes
 from shmbroker.shm.rings import Rings
+from tests.support.rings import put, ring
 
 
 @pytest.fixture(params=["compiled", "not compiled"], autouse=True)
@@ -20,19 +19,8 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     yield
 
 
-def ends() -> tuple[RingWriter, RingReader]:
-    view = memoryview(bytearray(ring_bytes(1 << 12)))
-    create_ring(view)
-    return RingWriter(*parts_of_ring(view)), RingReader(*parts_of_ring(view))
-
-
-def put(writer: RingWriter) -> None:
-    writer.claim(1, 8)
-    writer.publish()
-
-
 def test_the_readers_that_have_something_are_told_in_their_order() -> None:
-    pairs = [ends() for _ in range(5)]
+    pairs = [ring() for _ in range(5)]
     rings = Rings(reader for _, reader in pairs)
     assert rings.ready() == ()
     for at in (4, 1):
@@ -45,7 +33,7 @@ def test_the_readers_that_have_something_are_told_in_their_order() -> None:
 
 
 def test_what_is_claimed_is_not_there_before_it_is_published() -> None:
-    writer, reader = ends()
+    writer, reader = ring()
     rings = Rings([reader])
     writer.claim(1, 8)
     assert rings.ready() == ()
@@ -55,7 +43,7 @@ def test_what_is_claimed_is_not_there_before_it_is_published() -> None:
 
 def test_none_are_ready_of_none_and_of_those_that_were_emptied() -> None:
     assert Rings([]).ready() == ()
-    writer, reader = ends()
+    writer, reader = ring()
     rings = Rings([reader])
     put(writer)
     reader.reset()
@@ -64,7 +52,7 @@ def test_none_are_ready_of_none_and_of_those_that_were_emptied() -> None:
 
 def test_words_that_are_no_memory_are_asked_one_by_one() -> None:
     """As those of tests that stop at each access."""
-    _, reader = ends()
+    _, reader = ring()
     reader.words = list(reader.words)  # type: ignore[assignment]
     rings = Rings([reader])
     assert rings.compiled is None
