@@ -364,7 +364,7 @@ class Broker:
             self.read_ahead.run()
             self.publish()
         exchange = self.exchange
-        if exchange.to_write or exchange.to_verify or exchange.next_ms <= self._steady_ms:
+        if exchange.has_work or exchange.next_ms <= self._steady_ms:
             exchange.run()  # behind the answers: who ends a transaction waits for no marker
             self.publish()
         for partition in told:

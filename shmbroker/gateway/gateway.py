@@ -119,7 +119,6 @@ class Gateway:
         self.clock = clock
         self.member = member
         self.words = member.words
-        self.outbox = member.outbox
         self.config = config
         self.link = link
         self.poller = poller
@@ -280,14 +279,12 @@ class Gateway:
         if self.fetch.ahead.awaited_turns:
             self.fetch.ahead.awaited_turns -= 1
             self.results.take()
-        if events:
-            loop.handle(events)
+        loop.handle(events)
         if not loop.acceptor.is_watching and not self.must_stop and self.clients.may_accept():
             loop.acceptor.watch(True)
         if self.turns % SAMPLED == 0:
             self.shown.sample(self._now)
-        if self.outbox:
-            self.member.publish()
+        self.member.publish()
 
     def answer(self) -> float:
         """The second half: what is on the rings goes to the sockets. For how long nothing is due
@@ -312,8 +309,7 @@ class Gateway:
             loop.acceptor.wake(now)
         if now >= self.later.due:
             self.later.run(now)
-        if self.outbox:
-            member.publish()
+        member.publish()
         if len(loop.traffic.answered) >= MEASURED_TOGETHER:
             self.shown.measure(loop.traffic.answered)
         if now >= self._next_sweep:
@@ -335,7 +331,7 @@ class Gateway:
 
     def _rest(self) -> float:
         loop = self.loop
-        if loop.cold or (self.outbox and self.member.has_backlog()):
+        if loop.cold or self.member.has_backlog():
             return BACKLOG_RETRY_S
         if (
             loop.blocked

@@ -151,7 +151,7 @@ class FamilyMember:
 
     def has_backlog(self) -> bool:
         """Whether something waits for room in a ring: nobody rings for that, so look again soon."""
-        return bool(self.outbox) and any(peer.backlog for peer in self.outbox)
+        return any(peer.backlog for peer in self.outbox)
 
     def stamp(self, now: float) -> bool:
         """Have everyone who is about to be shown something measure how long it waits; False if
@@ -162,8 +162,7 @@ class FamilyMember:
 
     def publish(self) -> None:
         """Show every peer what it has been sent since the last time."""
-        if self.outbox:
-            for peer in list(self.outbox):
-                if peer.backlog:
-                    peer.resume()
-                peer.publish()
+        for peer in list(self.outbox):
+            if peer.backlog:
+                peer.resume()
+            peer.publish()
