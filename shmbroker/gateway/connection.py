@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 MSG_MORE = socket.MSG_MORE
 
+LENT_BYTES_MAX = 2 << 20
+"""The most bytes that a lent client sends or gets at once (`gateway.lending`)."""
+
 SENDFILE_BYTES_MAX = 1 << 20
 """The most bytes for one call: what is looked at beforehand is its first and its last byte."""
 
@@ -93,6 +96,7 @@ class Connection(Sender):
     __slots__ = (
         "ahead",
         "answered",
+        "asked_large_at",
         "asked_offsets_at",
         "asked_other_at",
         "buffer",
@@ -200,6 +204,8 @@ class Connection(Sender):
         else since."""
         self.asked_other_at = 0.0
         """When it asked last for what is not asked of a guest: see `gateway.lending`."""
+        self.asked_large_at = float("-inf")
+        """When it produced last what is too large for the straight way: see `guests.straight`."""
         self.ahead: ToldSlices | None = None
         """What its next fetches are answered with."""
         self.straight_row: StraightRow | None = None

@@ -15,6 +15,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
+from shmbroker.gateway.connection import LENT_BYTES_MAX
 from shmbroker.gateway.fetch_rows import FLEXIBLE_FROM, SESSIONS_FROM, TOPIC_IDS_FROM
 from shmbroker.ipc.passed_files import INLINE_BYTES, FileSlice
 from shmbroker.wire import error_codes
@@ -57,9 +58,6 @@ ANSWER_BYTES = 16
 """The size of an answer without partitions."""
 ROW_BYTES = 40
 """The size of a partition in it, without its records."""
-LENT_BYTES_MAX = 128 << 10
-"""The most bytes of records that a lent connection gets in an answer: with more, an I/O worker is
-better off without it."""
 LOG_START_FROM = 5
 REPLICAS_FROM = 11
 """A preferred read replica is told, which is none here (KIP-392)."""

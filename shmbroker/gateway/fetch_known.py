@@ -19,10 +19,10 @@ from __future__ import annotations
 from struct import Struct
 
 from shmbroker.apis.table import FETCH
+from shmbroker.gateway.connection import LENT_BYTES_MAX
 from shmbroker.gateway.fetch_answer import (
     HEAD,
     INT,
-    LENT_BYTES_MAX,
     PARTITION_V4,
     PARTITION_V5,
     named,

@@ -13,8 +13,8 @@ guest's request wakes one process instead of two. A client with much to do is be
 Rules of this file:
 * A connection goes where nothing of it is in flight or unsent. Its fetch session goes along; one
   that has several stays.
-* It is lent while it asks for what a guest may and for nothing large, one thing at a time, and
-  while the I/O worker has room for it: as much of its time as this process spends now. One that
+* It is lent while it asks for what a guest may and for nothing very large, few things at a time,
+  and while the I/O worker has room for it: as much of its time as this process spends now. One that
   has come just now is looked at more often: many a client stays for a few moments only.
 * A process that stays awake because the next request comes at once lends no connection of those
   requests: two processes that look for work answer a lone client sooner, and spend no more.
@@ -64,8 +64,10 @@ SOON_S = 0.006
 """The time between two looks at those that have come within NEW_S."""
 NEW_S = 0.1
 QUIET_LOOKS = 2
-"""A connection is lent when at so many looks in a row it had asked for something, one thing at a
-time."""
+"""A connection is lent when at so many looks in a row it had asked for something, and had few
+things under way."""
+INFLIGHT_FEW = 5
+"""The most requests that a quiet connection has under way; Kafka's producer has no more."""
 OTHER_S = 0.2
 """The time for which it must have asked for nothing else."""
 SLEEPS = 0.5
@@ -175,7 +177,11 @@ def asks_offsets(connection: Connection) -> bool:
 def is_straight(connection: Connection) -> bool:
     """Whether it seems to ask for what there is a straight way for."""
     fast = connection.fast_produce
-    return asks_offsets(connection) if fast is None else fast.straight is not None
+    if fast is None:
+        return asks_offsets(connection)
+    return (
+        fast.straight is not None and connection.last_active - connection.asked_large_at > OTHER_S
+    )
 
 
 class Looks:
@@ -279,7 +285,7 @@ class Lender:
         listener, session = connection.listener, connection.session
         return (
             connection.last_active >= since
-            and (len(connection.inflight) <= 1 or is_straight(connection))
+            and (len(connection.inflight) <= INFLIGHT_FEW or is_straight(connection))
             and not connection.is_held
             and now - connection.asked_other_at > OTHER_S
             and connection.asked_other_at < connection.last_active

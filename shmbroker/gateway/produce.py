@@ -24,13 +24,13 @@ from struct import Struct
 from shmbroker.apis.table import PRODUCE
 from shmbroker.errors import ProtocolFault
 from shmbroker.gateway import produce_many
+from shmbroker.gateway.connection import LENT_BYTES_MAX
 from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.produce_judging import judge
 from shmbroker.gateway.produce_known import REQUEST_END, SMALL_BYTES_MAX, FastProduce, KnownProduces
 from shmbroker.gateway.produce_many import (
     FLEXIBLE_FROM,
     LEADERS_FROM,
-    LOG_START_FROM,
     PLACE,
     RESULT,
     ManyProduce,
@@ -58,12 +58,14 @@ from shmbroker.wire.frame import parse_request_header, response_header
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.ports import RequestContext
 
+    AppendHere = Callable[[Connection, FastProduce, bytearray, int, int, int], bool]
+    """Takes a batch, or gives False: buffer, where the batch begins, its bytes, correlation id."""
     Detail = tuple[str | None, Sequence[tuple[int, str]]]
     """Why a batch is refused, and which records of it for what."""
 
@@ -99,6 +101,8 @@ class ProduceApi:
         self.gateway = gateway
         self.known = KnownProduces()
         self._recall = self.known.recall
+        self.append_here: AppendHere | None = None
+        """What is asked first to take a batch of known bytes: see `guests.straight_appends`."""
 
     # ── request ─────────────────────────────────────────────────────────────────────────────────
 
@@ -144,12 +148,19 @@ class ProduceApi:
                 and _INT.unpack_from(buffer, batch_at + LENGTH_POSITION)[0] >= _BATCH_LENGTH_MIN
             ):
                 writer = peer.writer
+                append_here = self.append_here
+                if append_here is not None and append_here(
+                    connection, fast, buffer, batch_at, length, correlation_id
+                ):
+                    return True
                 index = -1 if peer.backlog else writer.claim(APPEND, fast.batch_at + length)
                 if index < 0:
                     return False
                 gateway = self.gateway
                 gateway.token = token = gateway.token + 1
                 gateway.append_bytes = length
+                if length > SMALL_BYTES_MAX:
+                    connection.asked_large_at = connection.last_active
                 if length > fast.lent_bytes_max:
                     connection.asked_other_at = connection.last_active
                 data = writer.data
@@ -210,8 +221,7 @@ class ProduceApi:
             if not has_room(peer, needed):
                 return False
             gateway.append_bytes = needed + len(appends) * BATCH_WEIGHS
-            if needed > SMALL_BYTES_MAX:
-                connection.asked_other_at = connection.last_active
+            _note_size(connection, needed)
         request.pending = len(appends)
         request.answers = {}
         timeout_ms = max(0, body["timeout_ms"])
@@ -276,8 +286,7 @@ class ProduceApi:
         request.acks = walked.acks
         request.pending = count = len(many.results) // RESULT
         gateway.append_bytes = needed + count * BATCH_WEIGHS
-        if needed > SMALL_BYTES_MAX:
-            connection.asked_other_at = connection.last_active
+        _note_size(connection, needed)
         tokens = range(many.first_token, many.first_token + count)
         gateway.token += count
         gateway.pending.update(dict.fromkeys(tokens, request))
@@ -313,20 +322,11 @@ class ProduceApi:
                     self._close_unanswered(request, error_code)
                 return
             if error_code == 0:
-                if fast.version >= LOG_START_FROM:
-                    request.response = [
-                        fast.answer.pack(
-                            fast.answer_size, request.correlation_id, fast.answer_head,
-                            0, base_offset, append_time_ms, log_start_offset, fast.answer_tail,
-                        )
-                    ]  # fmt: skip
-                else:
-                    request.response = [
-                        fast.answer.pack(
-                            fast.answer_size, request.correlation_id, fast.answer_head,
-                            0, base_offset, append_time_ms, fast.answer_tail,
-                        )
-                    ]  # fmt: skip
+                request.response = [
+                    fast.answered(
+                        request.correlation_id, base_offset, append_time_ms, log_start_offset
+                    )
+                ]
                 return
             answer: dict[str, Any] = {"index": fast.key}
             request.topics = [fast.topic | {"partition_responses": [answer]}]
@@ -401,6 +401,14 @@ class ProduceApi:
         self.gateway.close_connection(
             request.connection, f"acks=0 produce failed: {error_codes.name_of(error_code)}"
         )
+
+
+def _note_size(connection: Connection, size: int) -> None:
+    """Note what a request of so many bytes says of its client, for who lends it."""
+    if size > SMALL_BYTES_MAX:
+        connection.asked_large_at = connection.last_active
+    if size > LENT_BYTES_MAX:
+        connection.asked_other_at = connection.last_active
 
 
 def _note_answered(request: ProduceRequest) -> None:

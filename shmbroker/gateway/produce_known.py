@@ -20,6 +20,7 @@ from __future__ import annotations
 from struct import Struct
 
 from shmbroker.apis.table import PRODUCE
+from shmbroker.gateway.connection import LENT_BYTES_MAX
 from shmbroker.gateway.produce_many import FLEXIBLE_FROM, LOG_START_FROM
 from shmbroker.gateway.produce_sending import HEAD
 from shmbroker.gateway.recogniser import TopicMeaning, forget_gone, key_of
@@ -46,11 +47,12 @@ KNOWN_MAX = 4096
 FAST_ENDS_MAX = 4
 """Lengths of the constant bytes that a connection looks for: one for each topic name, mostly."""
 SMALL_BYTES_MAX = 32 * 1024
-"""The most bytes that a lent client sends at once (`gateway.lending`): a segment stores more
-another way."""
+"""The most bytes that the kernel of the straight way stores: a segment stores more another way."""
 REQUEST_END = b"\0\0\0"
 """The bytes behind the records of a flexible version."""
 _INT = Struct(">i")
+_ASKED = Struct("<hhI")
+"""How an APPEND_CONSTANT begins: acks, flags, timeout in ms."""
 
 
 class FastProduce(TopicMeaning):
@@ -65,6 +67,7 @@ class FastProduce(TopicMeaning):
         "batch_at",
         "constant",
         "first",
+        "flags",
         "head",
         "is_flexible",
         "key",
@@ -75,6 +78,7 @@ class FastProduce(TopicMeaning):
         "prefix",
         "prefix_end",
         "straight",
+        "timeout_ms",
         "topic",
         "version",
     )
@@ -86,6 +90,8 @@ class FastProduce(TopicMeaning):
     batch_at: int
     constant: bytes
     first: bytes
+    flags: int
+    """APPEND_FLAG_…"""
     head: Struct
     is_flexible: bool
     key: int
@@ -98,8 +104,23 @@ class FastProduce(TopicMeaning):
     prefix_end: int
     straight: Meaning | None
     """What `kernels/straight.c` knows of it; None where it must not serve that."""
+    timeout_ms: int
     topic: dict[str, Any]
     version: int
+
+    def answered(
+        self, correlation_id: int, base_offset: int, append_time_ms: int, log_start_offset: int
+    ) -> bytes:
+        """The frame that answers a batch which is stored."""
+        if self.version >= LOG_START_FROM:
+            return self.answer.pack(
+                self.answer_size, correlation_id, self.answer_head,
+                0, base_offset, append_time_ms, log_start_offset, self.answer_tail,
+            )  # fmt: skip
+        return self.answer.pack(
+            self.answer_size, correlation_id, self.answer_head,
+            0, base_offset, append_time_ms, self.answer_tail,
+        )  # fmt: skip
 
 
 class KnownProduces:
@@ -180,7 +201,7 @@ def _meaning_of(
     fast.prefix_end = prefix_end
     fast.is_flexible = is_flexible
     fast.version = version
-    fast.acks = acks
+    fast.acks, fast.flags, fast.timeout_ms = _ASKED.unpack_from(constant)
     fast.constant = constant
     fast.named = named
     fast.head = Struct(f"{HEAD.format}{len(named)}s")
@@ -215,7 +236,7 @@ def _meaning_of(
     fast.straight = None
     replicas = fast.topic_image.partitions[fast.key].replicas
     is_answered_at_once = acks == 1 or (acks == ACKS_ALL and len(replicas) == 1)
-    fast.lent_bytes_max = SMALL_BYTES_MAX if is_answered_at_once or not acks else 0
+    fast.lent_bytes_max = LENT_BYTES_MAX if is_answered_at_once or not acks else 0
     if native is not None and is_answered_at_once and not named:
         fast.straight = (
             fast.first, fast.prefix, constant, head, tail, is_flexible, has_log_start,

@@ -63,7 +63,7 @@ class StraightWay:
         if (
             serve_ready is None
             or loop.memory.is_short
-            or not _is_current(self._gateway, self._broker)
+            or not is_current(self._gateway, self._broker)
         ):
             return events
         connections = loop.connections
@@ -247,7 +247,7 @@ class StraightWay:
         gateway, broker = self._gateway, self._broker
         return (
             fast.straight is not None
-            and _is_current(gateway, broker)
+            and is_current(gateway, broker)
             and (fast.image is gateway.image or fast.holds(gateway.image))
             and fast.partition_key not in broker.purgatory.watched
             and not broker.appender.is_disk_low
@@ -279,7 +279,7 @@ class StraightOffsets:
     ) -> bool:
         """Answer it if its bytes are known; as `submit` else."""
         gateway, broker, api_key = self._gateway, self._broker, self._api_key
-        if connection.throttle is None and _is_current(gateway, broker):
+        if connection.throttle is None and is_current(gateway, broker):
             _, at = skip_request_header(buffer, start, end, version >= self._flexible_from)
             broker.look_at_clocks()
             body = broker.executor.known(api_key, version, bytes(buffer[at:end]))
@@ -293,7 +293,7 @@ class StraightOffsets:
         return self._usual(connection, buffer, start, end, version, correlation_id)
 
 
-def _is_current(gateway: Gateway, broker: Broker) -> bool:
+def is_current(gateway: Gateway, broker: Broker) -> bool:
     """Whether both have followed the metadata log as far as it is committed."""
     image = gateway.image
     return broker.image is image and gateway.words[METADATA_END_OFFSET_WORD] == image.offset

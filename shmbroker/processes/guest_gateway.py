@@ -23,6 +23,7 @@ from shmbroker.gateway.guests import Guests
 from shmbroker.gateway.ports import Brokers, Siblings
 from shmbroker.guests import straight
 from shmbroker.guests.brokers_image import BrokersImage
+from shmbroker.guests.straight_appends import StraightAppends
 from shmbroker.ipc.awake import Awake
 from shmbroker.ipc.core import EVENTS, NOTHING, Core
 from shmbroker.ipc.member import FamilyMember
@@ -216,6 +217,7 @@ class GuestGateway:
         self._straight = straight.StraightWay(gateway, broker, self.guests)
         if straight.serve_plain is not None:
             gateway.loop.straight = self._straight
+        gateway.produce.append_here = StraightAppends(gateway, broker, self.guests, rings.of_broker)
         self._left_out = 0
         """Turns in a row whose second half had nothing to do."""
         for key in broker.executor.shortcuts:

@@ -1194,7 +1194,7 @@ _broker(
     "shmbroker.lend.connections",
     BOOLEAN,
     "true",
-    "Plain connections that ask for one thing at a time, or send small batches, are served by the "
+    "Plain connections that are quiet, or send small batches, are served by the "
     "I/O worker itself, which spares wake-ups. One that waits for an answer ends where that dies.",
 )
 _broker(

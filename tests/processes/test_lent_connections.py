@@ -6,11 +6,12 @@ import socket
 from pathlib import Path
 from random import Random
 
+from shmbroker.gateway.connection import LENT_BYTES_MAX
 from shmbroker.testing.broker import Broker
 from shmbroker.wire import codec
 from shmbroker.wire.frame import request_frame
 from tests.support.acknowledged_load import batch_now
-from tests.support.raw_client import RawClient, produce_body
+from tests.support.raw_client import RawClient, fetch_body, produce_body
 from tests.support.waiting import wait_until
 
 TOPIC = "lent"
@@ -126,16 +127,37 @@ def test_frames_that_come_in_pieces_are_put_together() -> None:
         assert is_lent(broker, client)
 
 
-def test_large_batches_come_home() -> None:
-    with Broker() as broker, RawClient(broker.address) as client:
+def test_large_batches_are_appended_there_and_those_who_wait_get_them() -> None:
+    with (
+        Broker() as broker,
+        RawClient(broker.address) as client,
+        RawClient(broker.address) as reader,
+    ):
         client.create_topic(TOPIC)
+        become_quiet(broker, client)
+        end = client.produce(TOPIC, batch_now(b"one"))["base_offset"] + 1
+        random = Random(95)
+        for number in range(30):
+            value = random.randbytes(random.choice((10, 40_000, 300_000, 1_000_000)))
+            reader.send("Fetch", 12, fetch_body(TOPIC, end, 0, 10_000))
+            answer = client.produce(TOPIC, batch_now(value), acks=(1, -1)[number % 2])
+            assert (answer["error_code"], answer["base_offset"]) == (0, end)
+            got = reader.receive("Fetch", 12)["responses"][0]["partitions"][0]
+            assert got["high_watermark"] == end + 1 and value in bytes(got["records"])
+            end += 1
+        assert is_lent(broker, client)
+
+
+def test_batches_that_take_very_long_come_home() -> None:
+    with Broker() as broker, RawClient(broker.address) as client:
+        client.create_topic(TOPIC, max_message_bytes=str(8 << 20))
         become_quiet(broker, client)
 
         def has_gone() -> bool:
-            assert client.produce(TOPIC, batch_now(bytes(100_000)))["error_code"] == 0
+            assert client.produce(TOPIC, batch_now(bytes(LENT_BYTES_MAX)))["error_code"] == 0
             return not is_lent(broker, client)
 
-        wait_until(has_gone, "who sends large batches to come home")
+        wait_until(has_gone, "who sends very large batches to come home")
 
 
 def test_who_takes_turns_with_partitions_goes_the_straight_way_with_each() -> None:

@@ -22,6 +22,7 @@ from shmbroker.gateway.guests import (
     Guests,
 )
 from shmbroker.gateway.lending import (
+    INFLIGHT_FEW,
     LOOK_S,
     OTHER_S,
     QUIET_LOOKS,
@@ -234,7 +235,7 @@ def test_none_is_lent_while_the_host_has_no_room(two: Two) -> None:
     assert not two.is_lent and two.room < 1000 * ROOM / 2
 
 
-def test_none_is_lent_that_says_nothing_or_has_more_than_one_request(
+def test_none_is_lent_that_says_nothing_or_has_many_requests_under_way(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lending, "is_straight", lambda _connection: False)
@@ -244,14 +245,14 @@ def test_none_is_lent_that_says_nothing_or_has_more_than_one_request(
         two.turns()
     assert not two.is_lent
     for _ in range(10):
-        for _ in range(2):
+        for _ in range(INFLIGHT_FEW + 1):
             two.send(PRODUCE)
         two.turns()
         two.rest(LOOK_S)
         two.turns()
-        assert two.serve(two.home) == 2
+        assert two.serve(two.home) == INFLIGHT_FEW + 1
         two.turns()
-        for _ in range(2):
+        for _ in range(INFLIGHT_FEW + 1):
             two.home.answer(*PRODUCE)
     assert not two.is_lent
 

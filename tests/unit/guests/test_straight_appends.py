@@ -1,0 +1,119 @@
+"""Batches that a guest's gateway appends by itself, and those that it leaves to the rings."""
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shmbroker.gateway.inflight import Request
+from shmbroker.guests.straight_appends import StraightAppends
+from shmbroker.ids import partition_key
+from shmbroker.wire import error_codes as e
+from shmbroker.wire.api_keys import PRODUCE
+from tests.support.raw_client import batch_of
+from tests.unit.broker.test_group_commit import FSYNC, NOW_MS, Worker, worker
+
+__all__ = ["worker"]
+
+BATCH = batch_of(b"v" * 100, timestamp=NOW_MS)
+BEFORE = b"a frame begins"
+CORRELATION_ID = 77
+END_WORD = 64
+"""More words than the end of the metadata log needs."""
+
+
+class One:
+    """A guest, its gateway, and the broker beside, which leads one partition."""
+
+    def __init__(self, worker: Worker, **settings: str) -> None:
+        self.worker = worker
+        self.partition = worker.open("t", **settings)
+        image = SimpleNamespace(offset=0)
+        broker: Any = SimpleNamespace(
+            image=image,
+            partitions=worker.store.partitions,
+            appender=worker.appender,
+            look_at_clocks=lambda: None,
+        )
+        self.gateway: Any = SimpleNamespace(
+            image=image, words=[0] * END_WORD, token=5, pending={}, now=lambda: 1.0
+        )
+        self.connection: Any = SimpleNamespace(
+            inflight=deque(),
+            unanswered=0,
+            last_active=0.0,
+            throttle=None,
+            out=deque(),
+            answered=[],
+            traffic=SimpleNamespace(monotonic=lambda: 2.0),
+        )
+        self.fast: Any = SimpleNamespace(
+            acks=1, flags=0, timeout_ms=1000, named=b"", version=9, peer="the broker",
+            partition_key=partition_key(self.partition.topic_id, 0),
+            answered=lambda *numbers: numbers,
+        )  # fmt: skip
+        peer: Any = worker.peer
+        self.noted: list[Any] = []
+        guests: Any = SimpleNamespace(note_usual=self.noted.append)
+        self.appends = StraightAppends(self.gateway, broker, guests, peer)
+
+    def append(self, batch: bytes = BATCH) -> bool:
+        buffer = bytearray(BEFORE + batch + b"what comes behind")
+        return self.appends(
+            self.connection, self.fast, buffer, len(BEFORE), len(batch), CORRELATION_ID
+        )
+
+
+def test_what_is_stored_is_answered_at_once(worker: Worker) -> None:
+    one = One(worker)
+    for number in range(3):
+        assert one.append()
+        assert one.connection.out.pop() == (CORRELATION_ID, number, -1, 0)
+    log = one.partition.log
+    assert log.log_end_offset == 3 and worker.appender.batches_in == 3
+    assert one.partition in worker.appender.appended
+    assert not one.gateway.pending and not one.connection.inflight and not worker.answered()
+    assert [row[0] for row in one.connection.answered] == [PRODUCE] * 3
+    assert one.noted == [one.connection] * 3
+
+
+def test_what_is_refused_is_answered_as_any_other(worker: Worker) -> None:
+    one = One(worker)
+    one.partition.is_leader = False
+    assert one.append()
+    ((token, error, _),) = worker.answered()
+    assert error == e.NOT_LEADER_OR_FOLLOWER and not one.connection.out
+    request: Request = one.gateway.pending[token]
+    assert [request] == list(one.connection.inflight)
+    assert (request.api_key, request.correlation_id) == (PRODUCE, CORRELATION_ID)
+
+
+def test_what_waits_for_the_disk_is_answered_when_that_has_it(worker: Worker) -> None:
+    one = One(worker, **FSYNC)
+    assert one.append() and not one.connection.out and not worker.answered()
+    [token] = one.gateway.pending
+    worker.appender.acks.group_commit.start()
+    worker.finish_job()
+    assert worker.answered() == [(token, e.NONE, 0)]
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "value"),
+    [
+        ("connection", "inflight", deque([None])),
+        ("connection", "unanswered", 1),
+        ("connection", "throttle", object()),
+        ("fast", "acks", 0),
+        ("fast", "named", b"transaction"),
+        ("gateway", "image", SimpleNamespace(offset=0)),
+        ("gateway", "words", [1] * END_WORD),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_left_to_the_rings(worker: Worker, of: str, name: str, value: Any) -> None:
+    one = One(worker)
+    setattr(getattr(one, of), name, value)
+    assert not one.append()
+    assert one.partition.log.log_end_offset == 0 and one.gateway.token == 5
+    assert not one.gateway.pending and not one.connection.out
