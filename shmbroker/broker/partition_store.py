@@ -273,8 +273,9 @@ class PartitionStore:
         if partition.key in self.swapping:
             return
         log = partition.log
+        is_judged_here = not log.config.is_tiered or self.retain_tiered(partition, now_ms)
         start = log.log_start_offset
-        if not log.config.is_tiered or self.retain_tiered(partition, now_ms):
+        if is_judged_here:
             retain(log, partition.high_watermark, now_ms)
         else:
             delete_segments_before(log, log.log_start_offset)
@@ -288,13 +289,9 @@ class PartitionStore:
             if log.config.is_tiered or self.has_remote_store:
                 # Of a tiered log, as it is or may be by the next start, the first segment does not
                 # say so.
-                raise_start(log, log.log_start_offset)
-                self.is_log_start_moved = True
-            self.on_readable(partition.key)
-
-    def note_log_start(self) -> None:
-        """A log start offset has moved: the next round of upkeep makes it durable."""
-        self.is_log_start_moved = True
+                self.raise_log_start(partition, log.log_start_offset)
+            else:
+                self.on_readable(partition.key)
 
     def delete_records(self, partition: Partition, offset: int) -> int | None:
         """Raise the log start offset (-1: to the high watermark); what it is then, None if that is
@@ -308,10 +305,10 @@ class PartitionStore:
         return start
 
     def raise_log_start(self, partition: Partition, offset: int) -> None:
-        """Begin a follower's log where its leader says, as `delete_records` does there: it may be
-        the next leader, or all processes may die."""
+        """Let a log begin at `offset`, as `delete_records` does: all processes may die now."""
         raise_start(partition.log, offset)
         self.is_log_start_moved = True
+        self.on_readable(partition.key)
 
     # ── on the disk ─────────────────────────────────────────────────────────────────────────────
 

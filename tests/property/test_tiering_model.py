@@ -25,8 +25,7 @@ from shmbroker.log.markers import append_marker
 from shmbroker.log.mending import NO_LIMIT
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.raised_start import RAISED_START
-from shmbroker.log.retention import delete_records, retain
-from shmbroker.log.retiring import delete_segments_before
+from shmbroker.log.retention import delete_records, raise_start, retain
 from shmbroker.records.batch import encode_batch, iterate_batches, iterate_records
 from shmbroker.records.end_marker import EndMarker
 from shmbroker.replica.partition import Partition
@@ -98,8 +97,7 @@ class World:
             ),
             file_ids=self.file_ids,
             dropped_file_ids=[],
-            note_log_start=self.note_log_start,
-            on_readable=lambda key: None,
+            raise_log_start=self.raise_log_start,
             retain=lambda partition, now_ms: self.retain(),
         )
         self.tiering = Tiering(
@@ -120,6 +118,10 @@ class World:
         self.log_start = 0
         self.epoch += 1
         self.open(is_new=True)
+
+    def raise_log_start(self, partition: Partition, offset: int) -> None:
+        raise_start(partition.log, offset)
+        self.note_log_start()
 
     def note_log_start(self) -> None:
         self.table_store.is_log_start_moved = True
@@ -424,21 +426,6 @@ def test_switched_off_it_begins_where_it_is_local_after_a_kill_as_well(tiered_wo
     tiered_world.kill_worker(0)
     assert tiered_world.log_start == 0
     assert tiered_world.log.log_start_offset == start
-
-
-def test_switched_on_it_begins_where_it_began_after_a_kill_as_well(tiered_world):
-    """The first segment has said it until then, and the checkpoint is older."""
-    log, off = tiered_world.log, LogConfig({"remote.storage.enable": "false"})
-    log.set_config(off)
-    tiered_world.tiering.on_partition(tiered_world.partition)
-    tiered_world.roll(0)
-    delete_segments_before(log, log.log_end_offset)
-    start = log.log_start_offset
-    assert start == log.log_end_offset
-    log.set_config(LogConfig(tiered_world.settings))
-    tiered_world.tiering.on_partition(tiered_world.partition)
-    tiered_world.kill_worker(0)
-    assert tiered_world.log.log_start_offset == start > tiered_world.log_start
 
 
 @pytest.mark.parametrize(

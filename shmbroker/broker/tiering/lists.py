@@ -16,7 +16,6 @@ import logging
 
 from shmbroker import logs
 from shmbroker.errors import StorageFault
-from shmbroker.log.retention import raise_start
 from shmbroker.log.truncation import begin_at
 from shmbroker.tier.remote_log import ABSENT, RemoteLog, RemoteSegment
 from shmbroker.wire.api_keys import TIER_LOAD
@@ -194,9 +193,8 @@ def reconcile(remote: Remote, store: PartitionStore) -> None:
     local = log.segments[0].base_offset
     start = local if first == ABSENT else min(first, local)
     if start > log.log_start_offset:
-        raise_start(log, start)
-        store.on_readable(partition.key)
-    store.note_log_start()
+        store.raise_log_start(partition, start)
+    store.is_log_start_moved |= log.is_start_raised  # Also where it was begun anew: `begin_at`.
 
 
 def _name_gaps(remote: Remote) -> None:

@@ -6,7 +6,6 @@ Two bounds: `retention.*` is of all that is readable, here or in the store, and 
 
 from __future__ import annotations
 
-from shmbroker.log.retention import raise_start
 from shmbroker.log.retiring import delete_local_before
 
 TYPE_CHECKING = False
@@ -35,8 +34,7 @@ def retain(remote: Remote, store: PartitionStore, now_ms: int) -> bool:
             (config.retention_ms, config.retention_bytes),
         )
         if start > log.log_start_offset:
-            raise_start(log, start)
-            store.note_log_start()
+            store.raise_log_start(partition, start)
     if config.is_copied:
         _retain_local(remote, now_ms)
         if not remote.is_given_up:

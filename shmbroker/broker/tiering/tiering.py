@@ -22,7 +22,6 @@ from shmbroker.broker.tiering.states import States
 from shmbroker.broker.tiering.time_lookups import Find, TimeLookups
 from shmbroker.broker.tiering.transaction_indexes import TransactionIndexes
 from shmbroker.broker.tiering.uploads import Uploads
-from shmbroker.log.retention import raise_start
 from shmbroker.tier.remote_log import ABSENT
 from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR
 
@@ -81,20 +80,12 @@ class Tiering:
             if remote is not None:
                 self._forget(remote)
                 # What only the store had is not readable any more; the tier process removes it.
-                log = partition.log
-                raise_start(log, log.local_start_offset)
-                self.store.note_log_start()
-                self.store.on_readable(partition.key)
+                self.store.raise_log_start(partition, partition.log.local_start_offset)
             self.lists.on_untiered(partition)
             return
         if remote is None:
             remote = Remote(partition)
             self.table.remotes[partition.key] = remote
-            log = partition.log
-            if log.log_start_offset == log.segments[0].base_offset > 0:
-                # Until now its first segment may have been all that says so.
-                raise_start(log, log.log_start_offset)
-                self.store.note_log_start()
         remote.is_current = False
         self.lists.load(remote)
 

@@ -14,6 +14,7 @@ from shmbroker.broker.tiering.states import States
 from shmbroker.broker.tiering.uploads import COPIES_MAX, Uploads
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.retention import raise_start
 from shmbroker.log.retiring import delete_local_before
 from shmbroker.records.batch import encode_batch
 from shmbroker.replica.partition import Partition
@@ -43,8 +44,7 @@ class Side:
         self.partition.on_leadership(1, leadership())
         self.store: Any = SimpleNamespace(
             is_log_start_moved=False,
-            note_log_start=lambda: None,
-            on_readable=lambda _key: None,
+            raise_log_start=lambda partition, offset: raise_start(partition.log, offset),
             retain=lambda _partition, _now_ms: None,
         )
         self.asked: list[tuple[int, dict[str, Any]]] = []

@@ -12,6 +12,7 @@ from shmbroker.broker.tiering.remotes import Remote
 from shmbroker.broker.tiering.retention import retain
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.retention import raise_start
 from shmbroker.records.batch import encode_batch
 from shmbroker.replica.partition import Partition
 from shmbroker.tier.remote_log import RemoteSegment
@@ -28,7 +29,8 @@ class Store(SimpleNamespace):
 
     moved = 0
 
-    def note_log_start(self) -> None:
+    def raise_log_start(self, partition: Partition, offset: int) -> None:
+        raise_start(partition.log, offset)
         self.moved += 1
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from shmbroker.broker import upkeep
 from shmbroker.broker.upkeep import IDLE_PARK_MS
+from shmbroker.log import retention
+from shmbroker.replica.partition import Partition
 from tests.unit.broker.test_group_commit import NOW_MS, Worker, worker
 
 __all__ = ["worker"]
@@ -85,3 +87,23 @@ def test_followers_are_told_where_retention_has_a_log_begin(worker: Worker) -> N
     assert told == [partition.key]
     worker.store.retain(partition, NOW_MS)
     assert told == [partition.key], "once"
+
+
+def test_where_copies_that_expire_have_a_log_begin_is_written_once(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    monkeypatch.setattr(retention, "note_raised", lambda _log, start: written.append(start))
+    store = worker.store
+
+    def retain_tiered(partition: Partition, _now_ms: int) -> bool:
+        store.raise_log_start(partition, 1)
+        return False
+
+    store.retain_tiered = retain_tiered
+    partition = worker.open("t", remote_storage_enable="true")
+    worker.append(partition)
+    partition.advance_high_watermark()
+    store.retain(partition, NOW_MS)
+    assert partition.log.log_start_offset == 1 and store.is_log_start_moved
+    assert written == [1]
