@@ -106,8 +106,9 @@ def truncate_fully(
     """
     _tell(log, new_start_offset)
     start = new_start_offset if log_start is None else log_start
-    if log.config.is_tiered and start > log.log_start_offset:
-        note_raised(log, start)  # Its first segment does not say where it begins.
+    if start > log.log_start_offset:
+        # Of a tiered log, as it is or may be by the next start, the first segment does not say so.
+        note_raised(log, start)
     for segment in log.segments:
         segment.remove()
     log.segments.clear()

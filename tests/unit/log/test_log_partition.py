@@ -461,13 +461,16 @@ def test_truncation_before_everything_starts_anew(opened):
     assert append(again, batch_of()) == 100
 
 
-@pytest.mark.parametrize(("log_start", "expected"), [(None, 100), (1, 1)])
+@pytest.mark.parametrize(
+    ("was_tiered", "log_start", "expected"),
+    [("true", None, 100), ("true", 1, 1), ("false", None, 100)],
+)
 def test_log_with_a_remote_store_that_starts_anew_begins_there_after_a_kill(
-    opened, log_start, expected
+    opened, was_tiered, log_start, expected
 ):
     """Whose first segment does not say where it begins, as what is before may be in the store: a
-    checkpoint that is older would bring deleted offsets back."""
-    log = opened({"remote.storage.enable": "true"})
+    checkpoint that is older would bring deleted offsets back. It may have got its store since."""
+    log = opened({"remote.storage.enable": was_tiered})
     fill(log, 3)
     truncate_fully(log, 100, log_start)
     log.close(clean=False)
