@@ -56,7 +56,8 @@ class LastKnown(NamedTuple):
     trusted: tuple[int, int, int] | None
     """The positions that a writer of this family has stored; None: they are not to be trusted."""
     end: int
-    """Where the log ended, at least; -1: nobody knows."""
+    """Where the log ended, at least, by the checkpoints and by what the process before stored; -1:
+    neither knows it."""
     high_watermark: int
     is_only_replica: bool
 
@@ -119,7 +120,7 @@ class PartitionStore:
         slot = self.positions.find(key)
         trusted = None if slot is None or not self.is_successor else self.positions.load(slot)
         directory = self.directories.find(topic, index, trusted)
-        known = self._look_up(topic, index, trusted)  # `find` knows what is of another topic
+        known = self._look_up(topic, index, slot, trusted)  # `find` knows what is of another topic
         is_new = directory is None
         if directory is None:
             self._checkpoint_soon()  # which tells a loss from what never was durable
@@ -147,13 +148,14 @@ class PartitionStore:
         return partition
 
     def _look_up(
-        self, topic: TopicImage, index: int, trusted: tuple[int, int, int] | None
+        self, topic: TopicImage, index: int, slot: int | None, trusted: tuple[int, int, int] | None
     ) -> LastKnown:
-        """What is known of a partition. It gets a slot, if there is room."""
+        """What is known of a partition. It gets a slot if it has none, and there is room."""
         key = partition_key(topic.topic_id, index)
         name = (topic.name, index)
-        slot = self.positions.find(key)
-        known_end = self._known_end(name, key)
+        ends = list(self.log_directory.known(name).values())
+        if slot is not None and (stored := self.positions.load(slot)) is not None:
+            ends += [stored[2], self.positions.high_watermark(key)]
         if slot is None:
             slot = self.positions.allocate(key)
         return LastKnown(
@@ -162,19 +164,10 @@ class PartitionStore:
             slot,
             None if slot is None else PositionSlot(self.positions, slot),
             trusted,
-            known_end,
+            max(ends, default=-1),
             max(self.log_directory.high_watermark(name), self.positions.high_watermark(key)),
             len(topic.partitions[index].replicas) == 1,
         )
-
-    def _known_end(self, name: tuple[str, int], key: bytes) -> int:
-        """Where a log ended, at least, by the checkpoints and by what the process before stored; -1
-        where neither knows it."""
-        known = list(self.log_directory.known(name).values())
-        slot = self.positions.find(key)
-        if slot is not None and (stored := self.positions.load(slot)) is not None:
-            known += [stored[2], self.positions.high_watermark(key)]
-        return max(known, default=-1)
 
     def _open_log(
         self, directory: str, known: LastKnown, config: LogConfig, is_new: bool, now_ms: int
