@@ -26,7 +26,7 @@ ROWS_MAX = 32767
 """Partitions that one broker can follow of one leader: `which` is an int16."""
 RETRY_MS = 10
 STORAGE_RETRY_MS = 1000
-"""Where a disk has refused."""
+"""Where a disk has refused, the leader's or this one's."""
 
 
 class CopiedRow:

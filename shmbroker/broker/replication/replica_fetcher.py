@@ -267,7 +267,8 @@ class ReplicaFetcher:
             self._cutting.begin_behind(row, log_start, end_offset)
             return
         if error or epoch != partition.leader_epoch:
-            self.retries.again(row, RETRY_MS)
+            is_refused = error == error_codes.KAFKA_STORAGE_ERROR
+            self.retries.again(row, STORAGE_RETRY_MS if is_refused else RETRY_MS)
             return
         if end_epoch >= 0:
             self._cutting.cut(row, end_epoch, end_offset)

@@ -19,6 +19,7 @@ from shmbroker.ipc.operation_layout import (
 from shmbroker.ipc.passed_files import OpenFile
 from shmbroker.records.batch import encode_batch
 from shmbroker.records.end_marker import EndMarker, encode_marker
+from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER
 
 LEADER = 1
 EPOCH = 3
@@ -51,13 +52,13 @@ def follower(nodes: Any) -> Any:
 
 def answer(
     node: Any, data: Iterable[bytes] = (), *, high: int = 0, start: int = 0, epoch: int = EPOCH,
-    length: int = 0, file_id: int = 0, position: int = 0,
+    length: int = 0, file_id: int = 0, position: int = 0, error: int = 0,
 ) -> None:  # fmt: skip
     """Take a READ_DONE with one slice, in the entry or in a file."""
     link = node.fetcher.links[LEADER]
     inline = b"".join(data)
     row = READ_SLICE.pack(
-        0, 0, length or len(inline), high, high, start, file_id, position, -1, epoch, -1
+        error, 0, length or len(inline), high, high, start, file_id, position, -1, epoch, -1
     )
     head = READ_DONE_HEAD.pack(link.token, 1, 0)
     node.fetcher.on_read_done(node.peers[LEADER], memoryview(head + row + inline), 0)
@@ -132,6 +133,17 @@ def test_a_log_begins_where_the_leaders_does_but_not_above_what_is_committed(
 def test_nothing_of_another_epoch_is_taken(follower: Any) -> None:
     answer(follower, [batch(0)], epoch=EPOCH + 1)
     assert end(follower) == 0 and due_ms(follower) == RETRY_MS
+
+
+@pytest.mark.parametrize(
+    ("error", "due"),
+    [(KAFKA_STORAGE_ERROR, STORAGE_RETRY_MS), (NOT_LEADER_OR_FOLLOWER, RETRY_MS)],
+)
+def test_a_leader_whose_disk_refuses_is_asked_as_seldom_as_ones_own(
+    follower: Any, error: int, due: int
+) -> None:
+    answer(follower, error=error)
+    assert due_ms(follower) == due
 
 
 def test_an_answer_that_comes_after_the_lead_or_the_disk_is_lost_changes_nothing(
