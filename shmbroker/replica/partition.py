@@ -8,7 +8,8 @@
 Rules of this file:
 * log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset, always; the high
   watermark never goes back while this broker leads, nor when an in-sync follower takes over
-  (`take_over`), and with it neither does the last stable offset.
+  (`take_over`), and with it neither does the last stable offset. Only where the leader before was
+  moved away, and has forgotten what it told, may it be behind (`is_high_watermark_behind`).
 * It is the least log end offset of those whom it waits for: the in-sync replicas, and those that
   the controller may already have made in-sync (`pending_in_sync`). With too few of them in sync
   (min.insync.replicas) it stands still (KIP-966).

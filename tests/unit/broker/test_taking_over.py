@@ -105,6 +105,17 @@ def test_who_was_held_back_asks_all(taking: Taking) -> None:
     assert taking.on_leader(1, 3) == TOLD
 
 
+def test_who_takes_over_from_one_that_was_moved_away_knows_that_it_may_be_behind(
+    taking: Taking,
+) -> None:
+    """That one has applied it first, so nothing is left of what it had told: ListOffsets refuses
+    the end (KIP-207), and Fetch tells the one that is known, as in Apache Kafka."""
+    taking.on_leader(2, 1)
+    taking.table.free(taking.slot)
+    assert taking.on_leader(1, 2, (1, 3)) == KNOWN
+    assert taking.partition.is_high_watermark_behind
+
+
 def test_an_ack_is_given_when_the_replicas_that_it_waits_for_go(taking: Taking) -> None:
     """The partition is moved to this broker alone."""
     taking.on_leader(1, 2)
