@@ -74,6 +74,7 @@ LOGGERS = (
     "shmbroker.broker.tiering.pieces",
     "shmbroker.broker.tiering.reads",
     "shmbroker.broker.tiering.remotes",
+    "shmbroker.broker.tiering.uploads",
     "shmbroker.broker.transaction_exchange",
     "shmbroker.broker.upkeep",
     "shmbroker.controller",

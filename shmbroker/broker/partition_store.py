@@ -266,12 +266,20 @@ class PartitionStore:
         if partition.key in self.swapping:
             return
         log = partition.log
-        is_judged_here = not log.config.is_tiered or self.retain_tiered(partition, now_ms)
         start = log.log_start_offset
-        if is_judged_here:
-            retain(log, partition.high_watermark, now_ms)
-        else:
-            delete_segments_before(log, log.log_start_offset)
+        try:
+            is_judged_here = not log.config.is_tiered or self.retain_tiered(partition, now_ms)
+            start = log.log_start_offset
+            if is_judged_here:
+                retain(log, partition.high_watermark, now_ms)
+            else:
+                delete_segments_before(log, log.log_start_offset)
+        finally:  # A full disk may refuse a new segment, and must not keep the old ones.
+            self._let_go(partition, start)
+
+    def _let_go(self, partition: Partition, start: int) -> None:
+        """See to what has gone out of a log, which began at `start`."""
+        log = partition.log
         if log.retired:
             delay_ms = log.config.file_delete_delay_ms
             for segment in log.retired:

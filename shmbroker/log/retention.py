@@ -13,17 +13,20 @@ def retain(log: PartitionLog, high_watermark: int, now_ms: int) -> int:
     """Take out what `retention.ms`, `retention.bytes` and the log start offset allow; how many
     segments (`PartitionLog.retired`).
 
-    An active segment that is too old as a whole is rolled first. A log where there is nothing to do
-    costs the same however many segments it has: a look at the oldest one and at a total.
+    An active segment that is too old as a whole is rolled, once the others have made room. A log
+    where there is nothing to do costs the same however many segments it has: a look at the oldest
+    one and at a total.
     """
     count = delete_segments_before(log, log.log_start_offset)
     if not log.config.is_deleted:
         return count
     end = max(_too_old(log, high_watermark, now_ms), _too_many(log, high_watermark))
+    count += delete_segments_before(log, end)
     if end == log.log_end_offset and log.active.size:
         log.roll(now_ms)
         log.active.create_files()
-    return count + delete_segments_before(log, end)
+        count += delete_segments_before(log, end)
+    return count
 
 
 def delete_records(log: PartitionLog, offset: int, high_watermark: int) -> int | None:

@@ -50,6 +50,7 @@ def _retain_local(remote: Remote, now_ms: int) -> None:
     covered = remote.log.count_covered(closed, log.local_start_offset)
     excess = log.size_bytes - limit_bytes
     end = -1
+    is_roll_due = False
     for number, segment in enumerate(log.segments):
         excess -= segment.size
         if segment.size:
@@ -59,12 +60,13 @@ def _retain_local(remote: Remote, now_ms: int) -> None:
                 break
         if segment is log.active:
             is_all_committed = log.log_end_offset <= remote.partition.high_watermark
-            if segment.size and remote.partition.is_leader and is_all_committed:
-                log.roll(now_ms)
-                log.active.create_files()
+            is_roll_due = bool(segment.size) and remote.partition.is_leader and is_all_committed
         elif number < covered:
             end = segment.end_offset
     delete_local_before(log, end)
+    if is_roll_due:  # last, as a full disk may refuse it
+        log.roll(now_ms)
+        log.active.create_files()
 
 
 def newest_ms(segment: Segment) -> int:

@@ -12,6 +12,9 @@ Rules of this file:
 
 from __future__ import annotations
 
+import logging
+
+from shmbroker import logs
 from shmbroker.broker.tiering.retention import newest_ms
 from shmbroker.errors import StorageFault
 from shmbroker.replica.throttle import ReplicationThrottle
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from shmbroker.broker.tiering.remotes import Remote, RemoteTable
     from shmbroker.log.partition_log import PartitionLog
     from shmbroker.log.segment import Segment
+
+logger = logging.getLogger(__name__)
 
 COPIES_MAX = 4
 """The most copies of this worker under way at once; one for a partition."""
@@ -111,8 +116,16 @@ class Uploads:
             remote.log.add(copy)
             if remote.is_asked:
                 remote.copied.append(copy)
-            self.table.store.retain(remote.partition, self.table.now_ms())
+            self._retain(remote)
             self._maybe_copy(remote)
+
+    def _retain(self, remote: Remote) -> None:
+        """Let go what is copied now. Where the disk refuses, the next look at retention does it."""
+        try:
+            self.table.store.retain(remote.partition, self.table.now_ms())
+        except StorageFault as fault:
+            again = "retention is tried again later"
+            logger.error("%s; %s", fault, again, extra=logs.seldom(again))
 
     def _on_failed(self, remote: Remote) -> None:
         remote.failed(self.table.steady_ms())

@@ -12,6 +12,7 @@ from shmbroker.broker.tiering.lists import FOLLOWER_REFRESH_MS, Lists
 from shmbroker.broker.tiering.remotes import BACKOFF_MS_MIN, Remote, RemoteTable
 from shmbroker.broker.tiering.states import States
 from shmbroker.broker.tiering.uploads import COPIES_MAX, Uploads
+from shmbroker.errors import StorageFault
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.retention import raise_start
@@ -180,6 +181,21 @@ def test_after_a_copy_that_failed_the_list_is_asked_for_and_none_is_made_of_what
     assert (remote.is_given_up, remote.is_current) == (is_given_up, is_current)
     assert remote.retry_ms == retry_ms
     assert (remote.copying, side.uploads.under_way, side.copying()) == (None, 0, [0])
+
+
+def test_a_disk_that_refuses_retention_behind_a_copy_is_named_and_copying_goes_on(
+    side: Side, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_partition: Partition, _now_ms: int) -> None:
+        raise StorageFault("no space")
+
+    side.store.retain = refuse
+    side.uploads.run(side.remote)
+    side.answer()
+    assert side.copying() == [0, 1]
+    assert [row.getMessage() for row in caplog.records] == [
+        "no space; retention is tried again later"
+    ]
 
 
 def test_a_copy_that_ends_after_its_topic_makes_room_alone(side: Side) -> None:

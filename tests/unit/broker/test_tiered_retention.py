@@ -10,6 +10,7 @@ import pytest
 
 from shmbroker.broker.tiering.remotes import Remote
 from shmbroker.broker.tiering.retention import retain
+from shmbroker.errors import StorageFault
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.retention import raise_start
@@ -114,6 +115,21 @@ def test_an_active_segment_that_is_too_old_is_rolled_by_its_leader_to_be_copied(
     assert local(remote) == left
     retain(remote, store, 4501)
     assert local(remote) == left, "nothing is in it, or no copy is there yet"
+
+
+def test_a_full_disk_gets_room_though_it_refuses_a_new_segment(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = make(3, local_retention_ms=500)
+
+    def refuse(_log: PartitionLog, _now_ms: int) -> None:
+        raise StorageFault("no space")
+
+    monkeypatch.setattr(PartitionLog, "roll", refuse)
+    store: Any = Store()
+    with pytest.raises(StorageFault):
+        retain(remote, store, 4501)
+    assert local(remote) == [3]
 
 
 def test_records_without_a_time_are_as_old_as_their_file(make: Make) -> None:

@@ -6,7 +6,9 @@ import pytest
 
 from shmbroker.broker import upkeep
 from shmbroker.broker.upkeep import IDLE_PARK_MS
+from shmbroker.errors import StorageFault
 from shmbroker.log import retention
+from shmbroker.log.partition_log import PartitionLog
 from shmbroker.replica.partition import Partition
 from tests.unit.broker.test_group_commit import NOW_MS, Worker, worker
 
@@ -87,6 +89,29 @@ def test_followers_are_told_where_retention_has_a_log_begin(worker: Worker) -> N
     assert told == [partition.key]
     worker.store.retain(partition, NOW_MS)
     assert told == [partition.key], "once"
+
+
+def test_retention_makes_room_on_a_disk_that_refuses_a_new_segment(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = worker.open("t", retention_bytes="0", file_delete_delay_ms="0")
+    log, store = partition.log, worker.store
+    for _ in range(2):
+        log.roll(NOW_MS)
+        worker.append(partition)
+
+    def refuse(_log: PartitionLog, _now_ms: int) -> None:
+        raise StorageFault("no space")
+
+    monkeypatch.setattr(PartitionLog, "roll", refuse)
+    told: list[bytes] = []
+    store.on_readable = told.append
+    with pytest.raises(StorageFault):
+        store.retain(partition, NOW_MS)
+    assert log.log_start_offset == 1 and told == [partition.key]
+    assert not log.retired, "its files are to be unlinked"
+    run_after(worker, 0)
+    assert [name for name in os.listdir(log.directory) if name.endswith(".log")] == [f"{1:020}.log"]
 
 
 def test_where_copies_that_expire_have_a_log_begin_is_written_once(
