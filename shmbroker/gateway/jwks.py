@@ -7,7 +7,7 @@
 * A process that begins waits for the first try, but not longer than `FIRST_S`: a client that comes
   to a worker right after its start finds the keys there, and a URL that hangs stops no worker.
 * What can't be read leaves the keys that were there, and is tried again after longer and longer
-  rests.
+  rests. A line says so when it begins, or has another reason, and one when it has ended.
 * While no keys were read yet no token holds.
 """
 
@@ -53,6 +53,8 @@ class Jwks:
         self._wanted = threading.Event()
         self._next_wanted = 0.0
         self._stamp: object = None
+        self._complaint = ""
+        """Why the last try has failed; "": it has not."""
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
@@ -79,21 +81,29 @@ class Jwks:
             self._wanted.set()
 
     def look(self) -> bool:
-        """Read them once; False, with a line, if they could not be."""
+        """Read them once; False if they could not be."""
         try:
             keys = keys_of(self._read(self.url))
         except (OSError, ValueError) as fault:
-            logger.warning("the keys of %s can't be read: %s", self.url, fault)
+            self._complain(f"the keys of {self.url} can't be read: {fault}")
             return False
         except Exception:
             # A library may raise anything; it must not take the thread with it.
             logger.exception("the keys of %s can't be read", self.url)
             return False
         if not keys:
-            logger.warning("%s has no key that can check a signature", self.url)
+            self._complain(f"{self.url} has no key that can check a signature")
             return False
         self._keys = keys
+        if self._complaint:
+            self._complaint = ""
+            logger.info("the keys of %s can be read again", self.url)
         return True
+
+    def _complain(self, complaint: str) -> None:
+        if complaint != self._complaint:
+            self._complaint = complaint
+            logger.warning("%s; it is tried again and again", complaint)
 
     def _run(self) -> None:
         path = path_of(self.url)

@@ -1,6 +1,7 @@
 """The keys that tokens are signed with, read by another thread."""
 
 import json
+import logging
 import socket
 import threading
 from pathlib import Path
@@ -45,6 +46,27 @@ def test_what_is_unreadable_leaves_the_keys_that_were_there(
         assert not jwks.look()
     assert [key.key_id for key in jwks.known()] == ["one"]
     assert [record.exc_info for record in caplog.records] == [None] * 3
+
+
+def test_a_url_that_stays_away_is_told_of_once_and_when_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    reasons = ["gone", "gone", "gone", "timed out", ""]
+
+    def read(url: str) -> bytes:
+        if reason := reasons.pop(0):
+            raise OSError(reason)
+        return key_set("one")
+
+    jwks = Jwks(clock, "https://issuer/keys", 3600, 0.1, 1, read)
+    assert [jwks.look() for _ in range(5)] == [False] * 4 + [True]
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [
+        "the keys of https://issuer/keys can't be read: gone; it is tried again and again",
+        "the keys of https://issuer/keys can't be read: timed out; it is tried again and again",
+        "the keys of https://issuer/keys can be read again",
+    ]
 
 
 def test_a_url_that_can_not_be_had_is_tried_again() -> None:
