@@ -38,6 +38,10 @@ def _nodes(facts: Facts) -> Sequence[Node]:
 
 def exists(facts: Facts) -> Result:
     found = facts.directory
+    if found.is_file:
+        return fault(
+            f"{found.path} is no directory", "name the one that `shmbroker serve` has for --data"
+        )
     if not found.exists:
         return note(f"{found.path} is not there yet", "the first start makes it")
     return ok(found.path)

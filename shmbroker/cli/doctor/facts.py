@@ -130,6 +130,8 @@ class Directory:
 
     path: str = ""
     exists: bool = False
+    is_file: bool = False
+    """Something else than a directory has its name."""
     is_writable: bool = False
     mode: int | None = None
     owner: int | None = None
@@ -174,6 +176,10 @@ class Family:
     processes: list[ProcessFacts] = field(default_factory=list)
     twins: dict[int, str] = field(default_factory=dict)
     """Data directories of other families here that serve the same cluster, by their pids."""
+    memory_limit_bytes: int | None = None
+    """The least that the control groups of its supervisor allow."""
+    oom_kills: int = 0
+    """How many processes the kernel has ended because of that limit, says its control group."""
 
 
 @dataclass

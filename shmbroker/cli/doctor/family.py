@@ -7,6 +7,7 @@ from typing import Any
 
 from shmbroker.cli.disks import is_nearly_full
 from shmbroker.cli.doctor.facts import Facts, ProcessFacts
+from shmbroker.cli.doctor.host import MEMORY_LEAST
 from shmbroker.cli.doctor.table import (
     Check,
     Result,
@@ -175,6 +176,20 @@ def oom_order(facts: Facts) -> Result:
             "start it without choom, and without OOMScoreAdjust= in the unit",
         )
     return ok("a child goes before the supervisor")
+
+
+def memory_limit(facts: Facts) -> Result:
+    found = facts.family
+    limit = found.memory_limit_bytes
+    if limit is None:
+        return ok("no limit of a control group")
+    saw = f"its control group allows {mib(limit)}"
+    raise_it = "raise MemoryMax= (`systemctl edit shmbroker`), or the container's limit"
+    if found.oom_kills:
+        return warning(
+            f"{saw}, for want of which the kernel has ended {found.oom_kills} processes", raise_it
+        )
+    return warning(saw, raise_it) if limit < MEMORY_LEAST else ok(saw)
 
 
 # --- what answers --------------------------------------------------------------------------------
@@ -466,6 +481,7 @@ CHECKS = [
         ("upgraded", "Processes that run code that is no longer on the disk", upgraded),
         ("users", "The user that the broker runs as", users),
         ("oom-order", "Who goes first where memory runs out", oom_order),
+        ("memory-limit", "The limit of the unit or container that it runs in", memory_limit),
     )
 ] + [
     Check("cluster", name, about, look)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -42,7 +43,8 @@ def data_directory(path: str, root: Path = Path("/")) -> Directory:
     while not os.path.lexists(there):
         there = os.path.dirname(there)
     found.is_temporary = any(path == each or path.startswith(f"{each}/") for each in TEMPORARY)
-    if state is None:
+    found.is_file = state is not None and not stat.S_ISDIR(state.st_mode)
+    if state is None or found.is_file:
         found.nodes = [_on_disk(Node(path=path), there, root)]
         return found
     found.exists = True

@@ -156,10 +156,37 @@ def family(root: Path, holder: int | None = None) -> Family:
     ours = {
         each.pid if each.pid in supervisors else each.parent for each in found if each.pid == holder
     }
-    if not ours & supervisors:
-        return Family(found)
-    others = supervisors - ours
-    return Family([each for each in found if not others & {each.pid, each.parent}])
+    if ours & supervisors:
+        others = supervisors - ours
+        found = [each for each in found if not others & {each.pid, each.parent}]
+    told = Family(found)
+    for each in found:
+        if each.role == SUPERVISOR:
+            _look_at_limits(told, root, each.pid)
+    return told
+
+
+def _look_at_limits(family: Family, root: Path, pid: int) -> None:
+    """What the control groups (version 2) of a supervisor allow, from its own to the root's."""
+    groups = or_none(lambda: (root / f"proc/{pid}/cgroup").read_text(encoding="utf-8")) or ""
+    own = re.search(r"^0::(/.*)$", groups, re.M)
+    if own is None:
+        return
+    mount = root / "sys/fs/cgroup"
+    place = mount / own[1].lstrip("/")
+    events = or_none(lambda: (place / "memory.events").read_text(encoding="utf-8")) or ""
+    killed = re.search(r"^oom_kill (\d+)$", events, re.M)
+    family.oom_kills += int(killed[1]) if killed else 0
+    for group in (place, *place.parents):
+        if mount not in (group, *group.parents):
+            break
+        limit = or_none(partial(_number_of, group / "memory.max"))
+        if limit is not None:
+            family.memory_limit_bytes = min(limit, family.memory_limit_bytes or limit)
+
+
+def _number_of(path: Path) -> int:
+    return int(path.read_text(encoding="utf-8"))
 
 
 def _process(path: Path) -> ProcessFacts | None:

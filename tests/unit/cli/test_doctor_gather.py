@@ -120,6 +120,27 @@ def test_family_of_a_directory_is_that_of_its_lock_with_those_that_have_none(
     assert [each.pid for each in family(root, holder).processes] == seen
 
 
+@pytest.mark.parametrize(
+    ("own", "above", "limit"),
+    [("max", "max", None), ("2048", "max", 2048), ("max", "4096", 4096), ("2048", "1024", 1024)],
+)
+def test_limit_of_a_family_is_the_least_of_its_units(
+    root: Path, own: str, above: str, limit: int | None
+) -> None:
+    path = root / "proc" / "10"
+    path.mkdir()
+    (path / "cmdline").write_bytes(b"shmbroker: supervisor\0")
+    (path / "stat").write_text(f"10 (python) {' '.join(['S', '1', *['0'] * 20])}\n")
+    (path / "cgroup").write_text("1:name=systemd:/other\n0::/system.slice/shmbroker.service\n")
+    unit = root / "sys/fs/cgroup/system.slice/shmbroker.service"
+    unit.mkdir(parents=True)
+    (unit / "memory.max").write_text(f"{own}\n")
+    (unit.parent / "memory.max").write_text(f"{above}\n")
+    (unit / "memory.events").write_text("low 0\noom 9\noom_kill 2\noom_group_kill 0\n")
+    found = family(root)
+    assert (found.memory_limit_bytes, found.oom_kills) == (limit, 2)
+
+
 def test_this_python_is_known() -> None:
     found = software()
     assert found.python >= (3, 11)
@@ -137,6 +158,12 @@ def make_node(path: Path, node_id: int, *partitions: str) -> None:
     )
     for name in partitions:
         (path / name).mkdir()
+
+
+def test_file_in_the_place_of_a_directory_is_told_apart(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    found = data_directory(str(tmp_path / "file"), root)
+    assert (found.is_file, found.exists, found.is_writable) == (True, False, False)
 
 
 def test_directory_of_a_family_is_read_node_by_node(root: Path, tmp_path: Path) -> None:
