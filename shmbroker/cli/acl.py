@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Any
 
 import click
@@ -114,6 +115,10 @@ def _resources(given: dict[str, Any]) -> list[tuple[int, str]]:
     found += [(numbers.TRANSACTIONAL_ID, name) for name in given["transactional_ids"]]
     found += [(numbers.USER, name) for name in given["users"]]
     found += [(numbers.DELEGATION_TOKEN, name) for name in given["tokens"]]
+    if not all(name for _, name in found):
+        raise click.UsageError(
+            "A resource has a name, or is '*' for all of its kind: one is empty."
+        )
     for name in given["users"]:
         _check_principal(name)
     if given["is_cluster"]:
@@ -121,6 +126,17 @@ def _resources(given: dict[str, Any]) -> list[tuple[int, str]]:
             raise click.UsageError("--prefixed is not for --cluster, which has one name.")
         found.append((numbers.CLUSTER, numbers.CLUSTER_NAME))
     return found
+
+
+def _check_host(text: str) -> None:
+    """Refuse a host's name: an ACL with one fits nobody, as brokers look no names up."""
+    try:
+        if text != "*":
+            ip_address(text)
+    except ValueError:
+        raise click.UsageError(
+            f"--host takes an address in numbers, such as 10.0.0.7, not {text!r}."
+        ) from None
 
 
 def _check_principal(text: str) -> None:
@@ -192,6 +208,7 @@ def add(
         raise click.UsageError("Name whom: --allow or --deny TYPE:NAME, such as User:alice.")
     for principal in (*allowed, *denied):
         _check_principal(principal)
+    _check_host(host)
     creations = [
         {
             "resource_type": type_,

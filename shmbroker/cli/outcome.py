@@ -103,6 +103,8 @@ class Ending:
                     sys.stdout.flush()
             except BrokenPipeError:
                 _leave_pipe()
+            except OSError as full:
+                _fail_by(full)
         elif isinstance(fault, BrokenPipeError):
             _leave_pipe()
         elif isinstance(fault, KeyboardInterrupt):
@@ -114,8 +116,7 @@ class Ending:
             say(str(lacking))
             sys.exit(EXIT_FAILED)
         elif isinstance(fault, OSError):
-            say(f"{fault.filename or ''}: {fault.strerror or fault}".removeprefix(": "))
-            sys.exit(EXIT_FAILED)
+            _fail_by(fault)
         elif _is_kafka_exception(fault):
             say(sentence(fault.args[0]))
             sys.exit(EXIT_FAILED)
@@ -127,10 +128,27 @@ def _command() -> str:
     return f"`shmbroker {word}`" if word else "this"
 
 
+def _fail_by(fault: OSError) -> None:
+    """Say what the system has refused: a file, or to write what stdout still holds."""
+    what = fault.filename or ""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        what = what or "stdout can't be written"
+        _drop_output()
+    say(f"{what}: {fault.strerror or fault}".removeprefix(": "))
+    sys.exit(EXIT_FAILED)
+
+
 def _leave_pipe() -> None:
+    _drop_output()
+    sys.exit(0)
+
+
+def _drop_output() -> None:
     # The interpreter flushes once more on its way out, and would complain.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
-    sys.exit(0)
 
 
 def _is_kafka_exception(fault: BaseException) -> bool:

@@ -140,9 +140,12 @@ def set_quotas(cluster: Cluster, values: tuple[str, ...], **given: Any) -> None:
         if key not in KEYS:
             raise click.UsageError(f"There is no quota {key!r}. There are {', '.join(KEYS)}.")
         try:
-            changes[key] = float(value)
+            number = float(value)
         except ValueError:
-            raise click.UsageError(f"{key} takes a number, not {value!r}.") from None
+            number = math.nan
+        if not math.isfinite(number):  # Kafka takes NaN, and it limits nothing
+            raise click.UsageError(f"{key} takes a number, not {value!r}.")
+        changes[key] = number
     cluster.check_reachable()
     admin.alter_client_quotas(cluster.addresses(), entity, changes)
     say(f"{len(changes)} quota{'s' * (len(changes) != 1)} set")

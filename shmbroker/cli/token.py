@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import base64
 import os
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, TextIO
 
 import click
 
@@ -114,10 +115,13 @@ def create(
     from shmbroker.client.admin import create_token
 
     cluster.check_reachable()
-    made = create_token(cluster.addresses(), owner, renewers, lifetime_ms)
-    row = _row(made, with_secret=True)
-    if secret_file is not None:
-        _write_secret(secret_file, row.pop("secret"))
+    # A file that can't be written is refused before there is a token whose secret is lost.
+    with nullcontext() if secret_file is None else _opened(secret_file) as place:
+        made = create_token(cluster.addresses(), owner, renewers, lifetime_ms)
+        row = _row(made, with_secret=True)
+        if place is not None:
+            place.truncate()
+            place.write(row.pop("secret") + "\n")
     _show([row], as_json)
 
 
@@ -213,11 +217,11 @@ def _secret(cluster: Cluster, token_id: str) -> bytes:
     raise CommandFault(f"there is no token {token_id} that you may see; `token list` shows them")
 
 
-def _write_secret(path: str, secret: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with open(descriptor, "w", encoding="ascii") as file:
-        os.fchmod(descriptor, 0o600)
-        file.write(secret + "\n")
+def _opened(path: str) -> TextIO:
+    """A file for a secret; what it holds stays until there is one."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return open(descriptor, "w", encoding="ascii")
 
 
 def _row(token: dict[str, Any], *, with_secret: bool) -> dict[str, Any]:

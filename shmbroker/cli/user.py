@@ -94,6 +94,12 @@ def _password_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def _name(_context: click.Context, _argument: click.Parameter, user: str) -> str:
+    if not user:
+        raise click.UsageError("A user has a name: it is empty.")
+    return user
+
+
 _mechanism_option = click.option(
     "--mechanism",
     "mechanisms",
@@ -125,7 +131,7 @@ def list_users(admin: UserAdmin, as_json: bool) -> None:
 
 
 @command.command("add")
-@click.argument("user")
+@click.argument("user", callback=_name)
 @_password_options
 @_mechanism_option
 @_asked
@@ -145,7 +151,7 @@ def add(
 
 
 @command.command("set-password")
-@click.argument("user")
+@click.argument("user", callback=_name)
 @_password_options
 @_asked
 def set_password(admin: UserAdmin, user: str, iterations: int, **source: str | None) -> None:
@@ -161,7 +167,7 @@ def set_password(admin: UserAdmin, user: str, iterations: int, **source: str | N
 
 
 @command.command("remove")
-@click.argument("user")
+@click.argument("user", callback=_name)
 @_mechanism_option
 @_asked
 def remove(admin: UserAdmin, user: str, mechanisms: tuple[str, ...]) -> None:

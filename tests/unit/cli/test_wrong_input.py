@@ -5,6 +5,7 @@ import errno
 import os
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import shmbroker
+from shmbroker.cli.client import Cluster
 from shmbroker.cli.commands import main
 from shmbroker.cli.outcome import say, sentence
 from shmbroker.client import admin
@@ -32,6 +34,8 @@ from shmbroker.wire.error_codes import (
     DELEGATION_TOKEN_AUTH_DISABLED,
     DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
 )
+
+ALLOW = ["acl", "add", "--allow", "User:a", "--operation", "read"]
 
 
 def refused(*words: str, status: int = 1) -> str:
@@ -71,6 +75,43 @@ def test_ingest_without_pyarrow_says_what_to_install(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(builtins, "__import__", without)
     assert "this needs PySpark: pip install" in refused("ingest", "t", "--to", "x")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["quota", "set", "--user", "a", "producer_byte_rate=nan"], "takes a number, not 'nan'"),
+        (["quota", "set", "--user", "a", "producer_byte_rate=inf"], "takes a number, not 'inf'"),
+        (["user", "add", ""], "A user has a name: it is empty"),
+        ([*ALLOW, "--topic", ""], "A resource has a name"),
+        ([*ALLOW, "--topic", "t", "--host", "db.example.org"], "--host takes an address"),
+    ],
+)
+def test_what_can_not_be_meant_is_wrong_usage(words: list[str], said: str) -> None:
+    assert said in refused(*words, "-b", "127.0.0.1:1", status=2)
+
+
+def test_what_stdout_can_not_take_ends_with_a_sentence_and_the_status_of_a_failure() -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "shmbroker", "config", "explain"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert ran.stderr == "shmbroker: stdout can't be written: No space left on device\n"
+    assert ran.returncode == 1
+
+
+def test_secret_that_can_not_be_written_is_asked_for_by_nobody(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A token would be made, and nobody could use it."""
+    monkeypatch.setattr(Cluster, "check_reachable", lambda _: None)
+    monkeypatch.setattr(admin, "create_token", lambda *_: pytest.fail("it was asked for"))
+    place = str(tmp_path / "none" / "secret")
+    said = refused("token", "create", "--secret-to", place, "-b", "127.0.0.1:1")
+    assert said == f"shmbroker: {place}: No such file or directory\n"
 
 
 def test_password_file_that_is_not_there_is_named_once(tmp_path: Path) -> None:
