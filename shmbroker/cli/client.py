@@ -309,8 +309,14 @@ def metadata(client: Any, cluster: Cluster) -> Any:
             reason = refusal.args[0]
         client.poll(0)  # calls on_error
         cluster.check_refusal()
+    hint = ""
+    if is_plain:
+        hint = " (if it wants SASL: security.protocol)"
+    elif cluster.security.endswith("SSL"):
+        # TLS 1.3 lets a client think that it is in, though its certificate is refused.
+        hint = " (if it wants another certificate: ssl.certificate.location)"
     raise CommandFault(
-        f"{cluster.servers} accepts connections but gives no Kafka answer: {sentence(reason)}"
+        f"{cluster.servers} accepts connections but gives no Kafka answer: {sentence(reason)}{hint}"
     )
 
 

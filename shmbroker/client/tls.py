@@ -97,9 +97,15 @@ def encrypted(connected: socket.socket, host: str, security: Security, name: str
     return made
 
 
+_OUT_OF_TIME = (9, 10)
+"""OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
+
+
 def _cure(error: ssl.SSLCertVerificationError, security: Security) -> str:
     if error.verify_code == 62 or "match" in error.verify_message:
         return "connect by a name that the certificate has"
+    if error.verify_code in _OUT_OF_TIME:
+        return "give the broker a new one, or set this host's clock right"
     if security.ca is None:
         return "ssl.ca.location names the file of its authority"
     return f"ssl.ca.location is {security.ca}"
@@ -109,9 +115,10 @@ def _refuse_alert(error: ssl.SSLError, name: str = "the broker") -> None:
     """AuthenticationFault for an alert by which the other side refuses our certificate."""
     reason = error.reason or ""
     if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
+        cure = "get a new one into" if "EXPIRED" in reason else "set"
         raise AuthenticationFault(
             f"{name} refuses this client's certificate ({_words(error)}):"
-            " set ssl.certificate.location and ssl.key.location"
+            f" {cure} ssl.certificate.location and ssl.key.location"
         ) from None
 
 
