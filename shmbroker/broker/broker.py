@@ -197,6 +197,7 @@ class Broker:
             member,
             self.store,
             self.appender,
+            self._faults,
         )
         self.tiering: Tier = NoTier()
         if config.is_tier_enabled:
@@ -346,6 +347,7 @@ class Broker:
         if appended:
             told = tuple(appended)
             appended.clear()
+            self.disk_watch.is_written = True
             self._wake_readers(told)
         if self.acks.moved:
             had_work = True

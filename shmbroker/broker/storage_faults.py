@@ -36,12 +36,15 @@ class StorageFaults:
         self._now_ms = now_ms
         self._partitions = partitions
         self._next_line: dict[bytes, float] = {}
+        self.met = 0
+        """How many there were."""
 
     def on_fault(self, partition: Partition, fault: StorageFault) -> None:
         """The disk refused an append or a read, or gave something damaged.
 
         Logged every ten seconds for each partition.
         """
+        self.met += 1
         self._count("storage_faults")
         now = self._clock.monotonic()
         if now >= self._next_line.get(partition.key, 0.0):

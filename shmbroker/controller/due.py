@@ -52,7 +52,8 @@ class Due:
         records = handed_over(self._log.cluster(), room) if room.handing else []
         if records:
             logger.warning(
-                "%d partitions are led or in sync elsewhere now: no room on the disk of broker %s",
+                "%d partitions are led or in sync elsewhere now: no room on the disk of broker %s, "
+                "or it has failed",
                 len(records), ", ".join(map(str, sorted(room.handing))),
             )  # fmt: skip
         elif room.returned and self._log.config["auto.leader.rebalance.enable"]:

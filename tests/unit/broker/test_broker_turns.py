@@ -1,8 +1,9 @@
 """Turns of a broker: what it begins with, none longer than it should be, and when it may sleep."""
 
 import gc
+import os
 from collections.abc import Callable, Iterator
-from errno import EIO
+from errno import EIO, EMFILE, EROFS
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from shmbroker.ipc.operation_layout import (
     READ_PARTITION,
 )
 from shmbroker.log.checkpoints import RECOVERY_POINT, Offsets, write_offsets
+from shmbroker.log.file_names import META_PROPERTIES
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.shm.counters import (
     ANNOUNCEMENTS_WORD,
@@ -45,6 +47,7 @@ from shmbroker.shm.latencies import STAGE_APPEND, STAGE_RING, read_table
 from shmbroker.wire import codec
 from shmbroker.wire.api_keys import BROKER_HEARTBEAT, OFFSET_COMMIT
 from shmbroker.wire.error_codes import (
+    KAFKA_STORAGE_ERROR,
     NOT_CONTROLLER,
     NOT_LEADER_OR_FOLLOWER,
     REQUEST_TIMED_OUT,
@@ -294,6 +297,68 @@ def test_a_disk_that_failed_is_shown_where_its_room_can_not_be_looked_at(
         family.clock.now += 2
         family.broker.turn()
         assert family.words[word] == (DISK_HAS_FAILED if is_fenced else DISK_HAS_ROOM)
+
+
+def look_at_the_disk(family: BrokerFamily) -> list[str]:
+    """Let the broker look; the files that it syncs."""
+    family.clock.now += 2
+    family.broker.turn()
+    jobs = [os.readlink(f"/proc/self/fd/{fd}") for fds, _ in family.flusher.jobs for fd in fds]
+    family.broker.turn()
+    return [os.path.basename(path) for path in jobs]
+
+
+def test_a_file_system_that_has_given_up_takes_the_log_directory_offline(
+    family: BrokerFamily,
+) -> None:
+    """Its mapped files take what is stored all the same, and it does not call itself read-only."""
+    family.boot(*topic())
+    look_at_the_disk(family)
+    family.append(1, KEY, BATCH)
+    family.broker.turn()
+    assert family.appended() == [(1, 0, 0)]
+    family.flusher.fault = OSError(EROFS, "Read-only file system")
+    assert look_at_the_disk(family) == [META_PROPERTIES]
+    assert family.broker.store.is_fenced
+    assert family.words[family.counters.at(BROKER, DISK)] == DISK_HAS_FAILED
+    family.append(2, KEY, BATCH)
+    family.broker.turn()
+    assert family.appended() == [(2, KAFKA_STORAGE_ERROR, -1)]
+
+
+def test_the_disk_is_probed_after_appends_and_faults_alone(family: BrokerFamily) -> None:
+    """A device of an idle broker may sleep."""
+    family.boot(*topic())
+    look_at_the_disk(family)
+    assert look_at_the_disk(family) == []
+    family.append(1, KEY, BATCH)
+    family.broker.turn()
+    assert look_at_the_disk(family) == [META_PROPERTIES]
+    assert look_at_the_disk(family) == []
+    fault = StorageFault("can't write")
+    family.broker.on_storage_fault(family.broker.partitions[KEY], fault)
+    assert look_at_the_disk(family) == [META_PROPERTIES]
+    assert look_at_the_disk(family) == []
+    assert not family.broker.store.is_fenced
+
+
+@pytest.mark.parametrize("refused, is_fenced", [(EIO, True), (EMFILE, False)])
+def test_a_probe_whose_file_can_not_be_opened_tells_of_the_disk_alone(
+    family: BrokerFamily, monkeypatch: pytest.MonkeyPatch, refused: int, is_fenced: bool
+) -> None:
+    family.boot(*topic())
+    look_at_the_disk(family)
+    family.append(1, KEY, BATCH)
+    family.broker.turn()
+
+    def refuse(*_: Any) -> int:
+        raise OSError(refused, os.strerror(refused))
+
+    family.clock.now += 2
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        family.broker.turn()
+    assert family.broker.store.is_fenced == is_fenced
 
 
 def test_a_commit_is_answered_when_the_disk_has_it(tmp_path: Path) -> None:
