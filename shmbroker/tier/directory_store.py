@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
+from shmbroker.errors import StorageFault
 from shmbroker.log.checkpoints import sync_directory
 from shmbroker.tier.object_store import MissingFault, StoreFault
 from shmbroker.tier.store_mark import StoreMark
@@ -45,7 +46,7 @@ class DirectoryStore:
         try:
             source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise StoreFault(f"can't read {path}: {error.strerror}") from error
+            raise StorageFault(f"can't read {path}: {error.strerror}") from error
         try:
             self._write(key, lambda target: _copy(source, target, size))
         finally:

@@ -7,6 +7,7 @@ Rules
  * Every call may take long and be made from any thread; the caller must not mind.
  * StoreFault: the store can't be reached or refuses; the same call may succeed later.
    MissingFault: the object isn't there; trying again doesn't help.
+   Another StorageFault: the file that is to be stored can't be read.
  * Nothing is kept from one call to the next but connections: a process may die between any two.
 """
 

@@ -14,6 +14,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from shmbroker.errors import StorageFault
 from shmbroker.tier.object_store import MissingFault, StoreFault
 
 CONNECT_TIMEOUT_S = 5
@@ -81,7 +82,7 @@ class S3Store:
         try:
             file = open(path, "rb")  # noqa: SIM115
         except OSError as error:
-            raise StoreFault(f"can't read {path}: {error.strerror}") from error
+            raise StorageFault(f"can't read {path}: {error.strerror}") from error
         with file:
             key = self.prefix + key
             self._call("put_object", key, Key=key, Body=file, ContentLength=size)

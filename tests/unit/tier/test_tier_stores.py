@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from shmbroker.errors import ConfigFault
+from shmbroker.errors import ConfigFault, StorageFault
 from shmbroker.tier.directory_store import DirectoryStore
 from shmbroker.tier.object_store import (
     MissingFault,
@@ -48,6 +48,14 @@ def test_objects_come_back_whole_and_in_ranges(store, tmp_path):
     assert store.get("c/t/0/a.log", 5, 0) == b""
     store.put("c/t/0/a.index", b"again")
     assert store.get("c/t/0/a.index") == b"again"
+
+
+@pytest.mark.parametrize("store", ["directory", "s3"], indirect=True)
+def test_a_file_that_can_not_be_read_is_no_fault_of_the_store(store, tmp_path):
+    with pytest.raises(StorageFault, match="can't read") as raised:
+        store.put_file("c/t/0/a.log", str(tmp_path / "gone"), 10)
+    assert not isinstance(raised.value, StoreFault)
+    assert list(store.list_objects("c/")) == []
 
 
 def test_listing_is_by_prefix(store):
