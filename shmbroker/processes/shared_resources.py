@@ -32,7 +32,8 @@ Pairs that talk, and their rings:
     I/O worker ↔ tier             segments to copy, to fetch  control_ring_bytes
 
 An anonymous mapping holds what each process that can't boot says of it: its last words. Another one
-holds the settings that were read again (`shm.notice`).
+holds the settings that were read again (`shm.notice`), others the marks of guests
+(`shm.guest_marks`).
 
 A Unix socket pair for each I/O worker and each other worker that reads from it carries descriptors
 of segment files. Another one for each I/O worker and each network worker carries connections that
