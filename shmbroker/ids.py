@@ -22,6 +22,11 @@ PARTITION_KEY = struct.Struct(">16si")
 
 partition_key = PARTITION_KEY.pack
 
+TopicPartition = tuple[str, int]
+"""Topic name and partition index."""
+TopicIdPartition = tuple[bytes, int]
+"""Topic id and partition index."""
+
 MEMBER_NAME_MAX = 1024
 """Characters of a client's name in a member id, which must fit into a string again."""
 

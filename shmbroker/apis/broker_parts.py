@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from shmbroker.groups.group_table import AnyGroup
     from shmbroker.groups.offset_coordinator import CommitRow, FetchedRow
     from shmbroker.groups.transactions.producer_requests import Done
-    from shmbroker.groups.transactions.transaction import TopicPartition, Transaction
+    from shmbroker.groups.transactions.transaction import Transaction
+    from shmbroker.ids import TopicPartition
     from shmbroker.replica.partition import Partition
     from shmbroker.security.identity import Identity
 

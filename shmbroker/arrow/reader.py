@@ -21,21 +21,15 @@ from shmbroker.client.cluster import Topic
 from shmbroker.client.nearest import nearest
 from shmbroker.client.profiles import entered_by
 from shmbroker.client.reader import decode
-from shmbroker.client.reader.asking import (
-    EARLIEST,
-    LATEST,
-    OFFSET_MAX,
-    Consumer,
-    Ends,
-    TopicPartition,
-)
+from shmbroker.client.reader.asking import EARLIEST, LATEST, OFFSET_MAX, Consumer, Ends
 from shmbroker.client.reader.broker_client import BrokerClient
-from shmbroker.client.reader.leaders import Leaders
+from shmbroker.client.reader.leaders import KnownLeaders
 from shmbroker.client.reader.planning import Piece
 from shmbroker.client.reader.reading import AUTO, FETCH, FILES, Reading
 from shmbroker.client.reader.reading import read as read_piece
 from shmbroker.client.reader.tasks import Terms, plan_tasks
 from shmbroker.errors import ConfigFault
+from shmbroker.ids import TopicPartition
 
 COLUMNS = tuple(decode.COLUMNS)
 """All columns: Spark's Kafka schema. `headers` are read only if they are named."""
@@ -254,6 +248,6 @@ def _number(name: str, where: object) -> int:
 def _batches(
     pieces: list[Piece], reading: Reading, columns: tuple[str, ...], has_views: bool
 ) -> Iterator[pa.RecordBatch]:
-    with faults.told_in(WORDS), Leaders() as leaders:
+    with faults.told_in(WORDS), KnownLeaders() as leaders:
         for piece in pieces:
             yield from read_piece(piece, reading, columns, has_views, leaders)

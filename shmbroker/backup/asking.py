@@ -20,6 +20,7 @@ from shmbroker.client.faults import ClusterFault, LaterFault, refuse
 from shmbroker.client.reader.asking import HOLD_MS
 from shmbroker.client.reader.broker_client import BrokerClient
 from shmbroker.client.reader.planning import ListedSegment
+from shmbroker.ids import TopicIdPartition
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import MetadataImage
 from shmbroker.metadata.log_reader import MetadataLogReader
@@ -36,11 +37,8 @@ STOPS_MS = (10, 20, 50, 100, 200, 200, 200, 200)
 QUORUM_VERSION = 1
 LIST_VERSION = 1
 
-Place = tuple[bytes, int]
-"""Topic id and partition."""
 
-
-class Listed(NamedTuple):
+class ListedPartition(NamedTuple):
     """One partition, as its leader has listed it."""
 
     topic: str
@@ -75,11 +73,13 @@ class FamilyClient(BrokerClient):
         described = self.cluster.describe(None, False, self._until_s)
         return [topic for topic, error, _ in described if not error]
 
-    def list_held(self, places: Collection[Place]) -> dict[Place, Listed]:
+    def list_held(
+        self, places: Collection[TopicIdPartition]
+    ) -> dict[TopicIdPartition, ListedPartition]:
         """List these partitions as they are, with their files held for `HOLD_MS`; those that are no
         more are left out."""
 
-        def once() -> dict[Place, Listed]:
+        def once() -> dict[TopicIdPartition, ListedPartition]:
             topics = self._all_topics()
             return self._listed(
                 [
@@ -93,7 +93,9 @@ class FamilyClient(BrokerClient):
 
         return self._patiently(once)
 
-    def cut(self, firsts: Mapping[Place, int]) -> dict[Place, Listed]:
+    def cut(
+        self, firsts: Mapping[TopicIdPartition, int]
+    ) -> dict[TopicIdPartition, ListedPartition]:
         """All partitions at one moment; segments that end at or before an offset of `firsts` are
         left out. ClusterFault where some leader does not answer, or is too busy."""
         for stop_ms in STOPS_MS:
@@ -102,7 +104,9 @@ class FamilyClient(BrokerClient):
                 return found
         raise ClusterFault("the brokers are too busy to stand still at one moment; try again later")
 
-    def _cut(self, firsts: Mapping[Place, int], stop_ms: int) -> dict[Place, Listed] | None:
+    def _cut(
+        self, firsts: Mapping[TopicIdPartition, int], stop_ms: int
+    ) -> dict[TopicIdPartition, ListedPartition] | None:
         rows = [
             (topic, index, firsts.get((topic.topic_id, index), 0))
             for topic in self._all_topics()
@@ -124,7 +128,7 @@ class FamilyClient(BrokerClient):
         rows: Iterable[tuple[Topic, int, int]],
         stop_ms: int,
         times: list[tuple[int, int]] | None = None,
-    ) -> dict[Place, Listed]:
+    ) -> dict[TopicIdPartition, ListedPartition]:
         by_leader: dict[int, dict[bytes, list[dict[str, int]]]] = {}
         names = {}
         for topic, index, first in rows:
@@ -139,7 +143,7 @@ class FamilyClient(BrokerClient):
                 "first_offset": first,
             }
             by_leader.setdefault(leader, {}).setdefault(topic.topic_id, []).append(asked)
-        found: dict[Place, Listed] = {}
+        found: dict[TopicIdPartition, ListedPartition] = {}
         connections: list[Connection] = []
         try:
             for leader, wanted in by_leader.items():
@@ -213,8 +217,8 @@ def is_one_moment(times: Iterable[tuple[int, int]]) -> bool:
     return all(latest <= end for _, end in times)
 
 
-def _listed(name: str, row: Message) -> Listed:
-    return Listed(
+def _listed(name: str, row: Message) -> ListedPartition:
+    return ListedPartition(
         name,
         row["leader_epoch"],
         row["log_start_offset"],

@@ -84,7 +84,7 @@ class Restored(NamedTuple):
     """The bytes of logs, each replica counted."""
 
 
-class Checkpoints(NamedTuple):
+class BrokerCheckpoints(NamedTuple):
     """What one broker's checkpoint files say of its partitions."""
 
     high_watermarks: Offsets
@@ -134,7 +134,7 @@ def restore(
         for _, partition, row in replicated
         if row is not None
     )
-    checkpoints = {node: Checkpoints({}, {}, {}, {}) for node in ids}
+    checkpoints = {node: BrokerCheckpoints({}, {}, {}, {}) for node in ids}
     done = 0
     for topic, partition, row in replicated:
         places = [
@@ -168,7 +168,7 @@ def restore(
     return Restored(backup, nodes, len(replicated), done)
 
 
-def _write_node(place: str, checkpoints: Checkpoints, identity: MetaProperties) -> None:
+def _write_node(place: str, checkpoints: BrokerCheckpoints, identity: MetaProperties) -> None:
     """Write the files beside the logs of a broker, as one that stopped cleanly has left them."""
     write_offsets(f"{place}/{HIGH_WATERMARK}", checkpoints.high_watermarks)
     write_offsets(f"{place}/{LOG_START_OFFSET}", checkpoints.log_starts)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from shmbroker import clock
 from shmbroker.backup import manifest
-from shmbroker.backup.asking import FamilyClient, Listed, Place
+from shmbroker.backup.asking import FamilyClient, ListedPartition
 from shmbroker.backup.manifest import Backup, PartitionBackup, SegmentObject
 from shmbroker.backup.target import Lock, put_open_file
 from shmbroker.client.faults import ClusterFault
@@ -29,6 +29,7 @@ from shmbroker.client.reader.segment_files import DELETED
 from shmbroker.controller.raft.snapshots import image_snapshot
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault
+from shmbroker.ids import TopicIdPartition
 from shmbroker.log.checkpoints import parse_entries, read_file
 from shmbroker.log.file_names import (
     DELETE,
@@ -87,8 +88,8 @@ class Taking:
         self._there: set[str] = set()
         """Keys that the store has, by its own word."""
         self._last_name = ""
-        self._early: dict[Place, list[SegmentObject]] = {}
-        self._early_epochs: dict[Place, int] = {}
+        self._early: dict[TopicIdPartition, list[SegmentObject]] = {}
+        self._early_epochs: dict[TopicIdPartition, int] = {}
         """The epochs of the leaders that have listed those."""
         self._done = self._expected = 0
         self._stored = self._stored_bytes = self._linked = self._kept = 0
@@ -157,7 +158,7 @@ class Taking:
 
     # --- B -------------------------------------------------------------------------------------
 
-    def _cut(self) -> dict[Place, Listed]:
+    def _cut(self) -> dict[TopicIdPartition, ListedPartition]:
         while True:
             firsts = {
                 place: segments[-1].end_offset
@@ -171,7 +172,7 @@ class Taking:
             for place in parted:
                 self._early[place] = []
 
-    def _is_parted(self, place: Place, listed: Listed) -> bool:
+    def _is_parted(self, place: TopicIdPartition, listed: ListedPartition) -> bool:
         """Whether what was stored early and what is listed don't go together: another replica leads
         since, whose segments begin elsewhere, and one of the early ones straddles; or which did not
         have all of them, as after an unclean election."""
@@ -190,7 +191,7 @@ class Taking:
 
     # --- C -------------------------------------------------------------------------------------
 
-    def _rest(self, place: Place, listed: Listed) -> PartitionBackup:
+    def _rest(self, place: TopicIdPartition, listed: ListedPartition) -> PartitionBackup:
         self._expect([listed.segments])
         first = listed.segments[0].base_offset if listed.segments else 1 << 63
         segments = [
@@ -218,12 +219,12 @@ class Taking:
             tuple(segments),
         )
 
-    def _is_there(self, place: Place) -> bool:
+    def _is_there(self, place: TopicIdPartition) -> bool:
         """Whether the topic has not been deleted; one that has is left out at the end."""
         return any(topic.topic_id == place[0] for topic in self._client.all_topics())
 
     def _segment(
-        self, place: Place, segment: ListedSegment, is_finished: bool
+        self, place: TopicIdPartition, segment: ListedSegment, is_finished: bool
     ) -> SegmentObject | None:
         """The object of a listed segment, stored if it was not there; None if its file is gone."""
         fd = _open(segment)
@@ -314,7 +315,7 @@ def _is_any_made_anew(rows: Iterable[PartitionBackup], image: MetadataImage) -> 
     )
 
 
-def _epochs(listed: Listed) -> tuple[tuple[int, int], ...]:
+def _epochs(listed: ListedPartition) -> tuple[tuple[int, int], ...]:
     """Where the leader epochs of the log begin; none where the file tells none: the batches do."""
     path = f"{listed.directory}/{LEADER_EPOCH_CHECKPOINT}"
     text = read_file(path)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PIECE_BYTES = 8 << 20
 
 
-class Verdict(NamedTuple):
+class BackupVerdict(NamedTuple):
     """What was found of one backup."""
 
     name: str
@@ -43,7 +43,7 @@ def verify(
     store: ObjectStore,
     names: Iterable[str],
     progress: Callable[[int, int], None] = lambda done, known: None,
-) -> list[Verdict]:
+) -> list[BackupVerdict]:
     """A verdict for each of these backups. StoreFault if the store can't be asked."""
     checking = _Checking(store, progress)
     return [checking.verdict(name) for name in names]
@@ -73,11 +73,11 @@ class _Checking:
         """What is wrong with an object, or nothing, by (key, size, CRC)."""
         self._done = self._expected = 0
 
-    def verdict(self, name: str) -> Verdict:
+    def verdict(self, name: str) -> BackupVerdict:
         try:
             backup = manifest.load(self._store, name)
         except CorruptFault as fault:
-            return Verdict(name, 0, 0, [str(fault)])
+            return BackupVerdict(name, 0, 0, [str(fault)])
         objects = sorted(set(_objects(backup)))
         self._expected += sum(about[1] for about in objects if about not in self._known)
         faults = []
@@ -88,7 +88,7 @@ class _Checking:
                 self._progress(self._done, self._expected)
             if self._known[about]:
                 faults.append(self._known[about])
-        return Verdict(name, len(objects), sum(size for _, size, _ in objects), faults)
+        return BackupVerdict(name, len(objects), sum(size for _, size, _ in objects), faults)
 
     def _fault_of(self, key: str, size: int, crc: int) -> str:
         found = position = 0

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.groups.transactions.endings import Markers
-    from shmbroker.groups.transactions.transaction import TopicPartition
+    from shmbroker.ids import TopicPartition
     from shmbroker.metadata.followed import Followed
     from shmbroker.replica.partition import Partition
     from shmbroker.settings.broker_config import BrokerConfig

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from shmbroker.cli.client import Cluster, cluster_options, json_option
+from shmbroker.cli.client import TargetCluster, cluster_options, json_option
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.outcome import say
 from shmbroker.cli.output import print_json, print_list
@@ -149,7 +149,7 @@ def _check_principal(text: str) -> None:
 @click.option("--principal", metavar="TYPE:NAME", help="Only of this principal.")
 @json_option
 @cluster_options
-def list_acls(cluster: Cluster, as_json: bool, principal: str | None, **given: Any) -> None:
+def list_acls(cluster: TargetCluster, as_json: bool, principal: str | None, **given: Any) -> None:
     """Show ACLs: all, or those of a resource or principal.
 
     \b
@@ -186,7 +186,7 @@ def list_acls(cluster: Cluster, as_json: bool, principal: str | None, **given: A
 @_resource_options
 @cluster_options
 def add(
-    cluster: Cluster,
+    cluster: TargetCluster,
     allowed: tuple[str, ...],
     denied: tuple[str, ...],
     operations: tuple[str, ...],
@@ -234,7 +234,7 @@ def add(
 @click.option("--principal", metavar="TYPE:NAME", help="Only of this principal.")
 @click.option("--all", "is_all", is_flag=True, help="All of them, where nothing else is named.")
 @cluster_options
-def remove(cluster: Cluster, principal: str | None, is_all: bool, **given: Any) -> None:
+def remove(cluster: TargetCluster, principal: str | None, is_all: bool, **given: Any) -> None:
     """Remove the ACLs of a resource, of a principal, or of both.
 
     \b

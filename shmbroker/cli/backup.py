@@ -11,12 +11,16 @@ from typing import Any, TextIO
 import click
 
 from shmbroker import clock
-from shmbroker.cli.client import Cluster, cluster_options, json_option
+from shmbroker.cli.client import TargetCluster, cluster_options, json_option
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.output import print_json, print_list
 from shmbroker.client.faults import NAME_DIRECTORY, RUN_AS_OWNER, told_in
 from shmbroker.errors import CorruptFault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.backup.manifest import Backup
 
 TARGET = "DIR|s3://…"
 S3_OPTIONS = (
@@ -32,7 +36,7 @@ def s3_options(function: Any) -> Any:
     return function
 
 
-class Progress:
+class ProgressLine:
     """One line on stderr that is written over, where that is a terminal."""
 
     def __init__(self, terminal: TextIO | None = None) -> None:
@@ -103,7 +107,7 @@ def command() -> None:
 @json_option
 @cluster_options
 def take(
-    cluster: Cluster,
+    cluster: TargetCluster,
     target: str,
     data: str | None,
     copies: bool,
@@ -130,7 +134,7 @@ def take(
 
     store = open_target(target, s3_endpoint, s3_region)
     cluster.check_reachable()
-    progress = Progress()
+    progress = ProgressLine()
     consumer = Consumer(cluster.servers, "shmbroker-backup", security=cluster.entering())
     where = data and os.path.abspath(data)
     with private(), told_in(_ADVICE), FamilyClient(consumer, where) as client:
@@ -163,7 +167,7 @@ _ADVICE = {
 }
 
 
-def _row(backup: Any) -> dict[str, Any]:
+def _row(backup: Backup) -> dict[str, Any]:
     return {
         "name": backup.name,
         "cluster_id": backup.cluster_id,
@@ -234,7 +238,7 @@ def verify(
     names = [name] if name else manifest.names(store)
     if not names:
         raise CommandFault(f"there is no whole backup in {url_of(store)}")
-    progress = Progress()
+    progress = ProgressLine()
     try:
         verdicts = check(store, names, progress)
     finally:
@@ -332,7 +336,7 @@ def restore(
         if not found:
             raise CommandFault(f"there is no whole backup in {url_of(store)}")
         name = found[-1]
-    progress = Progress()
+    progress = ProgressLine()
     try:
         with private():
             done = put_back(store, manifest.load(store, name), data, replicas, progress)

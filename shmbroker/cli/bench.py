@@ -17,7 +17,14 @@ from typing import Any
 import click
 
 from shmbroker import clock
-from shmbroker.cli.client import CHANGE_S, Cluster, cluster_options, json_option, metadata, waited
+from shmbroker.cli.client import (
+    CHANGE_S,
+    TargetCluster,
+    cluster_options,
+    json_option,
+    metadata,
+    waited,
+)
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.offsets import list_offsets
 from shmbroker.cli.outcome import CommandFault, say, sentence
@@ -102,7 +109,7 @@ def _shared(function: Any) -> Any:
 )
 @_shared
 def produce(
-    cluster: Cluster,
+    cluster: TargetCluster,
     topic: str | None,
     records: int,
     size: int,
@@ -128,7 +135,7 @@ def produce(
 @click.option("--records", metavar="N", type=click.IntRange(1), help="Stop after N records.")
 @json_option
 @cluster_options
-def consume(cluster: Cluster, topic: str, records: int | None, as_json: bool) -> None:
+def consume(cluster: TargetCluster, topic: str, records: int | None, as_json: bool) -> None:
     """Consume all that a topic holds, as fast as it comes.
 
     \b
@@ -165,7 +172,7 @@ def consume(cluster: Cluster, topic: str, records: int | None, as_json: bool) ->
 )
 @_shared
 def end_to_end(
-    cluster: Cluster,
+    cluster: TargetCluster,
     topic: str | None,
     records: int,
     rate: int,
@@ -190,7 +197,7 @@ def end_to_end(
 class _Topic:
     """`with _Topic(…) as name`: the named one, or one of our own that goes afterwards."""
 
-    def __init__(self, cluster: Cluster, name: str | None, partitions: int) -> None:
+    def __init__(self, cluster: TargetCluster, name: str | None, partitions: int) -> None:
         self.is_ours = name is None
         self.name = name or f"shmbroker-bench-{os.urandom(4).hex()}"
         self.partitions = partitions
@@ -212,7 +219,7 @@ class _Topic:
             self.admin.delete_topics([self.name], request_timeout=CHANGE_S)[self.name].result()
 
 
-def _producer(cluster: Cluster, acks: str, compression: str, linger_ms: str) -> Any:
+def _producer(cluster: TargetCluster, acks: str, compression: str, linger_ms: str) -> Any:
     return cluster.producer(
         acks=acks,
         compression_type=compression,
@@ -285,7 +292,7 @@ def _produce(producer: Producer, topic: str, records: int, size: int) -> dict[st
     return figures
 
 
-def _consumer(cluster: Cluster, starts: dict[tuple[str, int], int]) -> Any:
+def _consumer(cluster: TargetCluster, starts: dict[tuple[str, int], int]) -> Any:
     from confluent_kafka import TopicPartition
 
     consumer = cluster.consumer(
@@ -299,7 +306,7 @@ def _consumer(cluster: Cluster, starts: dict[tuple[str, int], int]) -> Any:
 
 
 def _consume(
-    cluster: Cluster,
+    cluster: TargetCluster,
     firsts: dict[tuple[str, int], int],
     lasts: dict[tuple[str, int], int],
     records: int,
@@ -328,7 +335,7 @@ def _consume(
 
 
 def _end_to_end(
-    cluster: Cluster,
+    cluster: TargetCluster,
     producer: Producer,
     topic: str,
     records: int,

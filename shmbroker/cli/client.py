@@ -85,7 +85,7 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def cluster_of(
     servers: str | None, profile: str | None = None, settings: Iterable[str] = ()
-) -> Cluster:
+) -> TargetCluster:
     """The cluster that these options name, or the environment."""
     given = pairs(settings, "-X")
     for name, value in given.items():
@@ -98,7 +98,7 @@ def cluster_of(
         raise click.UsageError("--bootstrap-server is empty: it takes HOST:PORT.")
     found = profiles.load(profile) if profile else None
     where = servers or (found and found.servers) or os.environ.get(VARIABLE) or DEFAULT_SERVER
-    return Cluster(where, given, found)
+    return TargetCluster(where, given, found)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -119,7 +119,7 @@ class NotReached(CommandFault):
     """No server listens at any of the addresses."""
 
 
-class Cluster:
+class TargetCluster:
     """The cluster that a command was pointed at; clients of it are made when asked for."""
 
     __slots__ = ("profile", "refusal", "servers", "settings")
@@ -294,7 +294,7 @@ def _refused(error: KafkaError) -> str:
     return f"{text} ({error.name().removeprefix('_')})"
 
 
-def metadata(client: Any, cluster: Cluster) -> Any:
+def metadata(client: Any, cluster: TargetCluster) -> Any:
     """The cluster's ClusterMetadata; CommandFault if there is no answer in time.
 
     All topics are asked for: a question about one that isn't there would create it.
@@ -321,7 +321,11 @@ def metadata(client: Any, cluster: Cluster) -> Any:
 
 
 def say_idle(
-    cluster: Cluster, admin: AdminClient, values: dict[str, str], *, is_for_broker: bool = False
+    cluster: TargetCluster,
+    admin: AdminClient,
+    values: dict[str, str],
+    *,
+    is_for_broker: bool = False,
 ) -> None:
     """A sentence on stderr for each of these settings that changes nothing, as brokers of another
     make go by it."""
@@ -341,7 +345,7 @@ def say_idle(
             say(complaint)
 
 
-def _is_ours(cluster: Cluster, admin: AdminClient) -> bool:
+def _is_ours(cluster: TargetCluster, admin: AdminClient) -> bool:
     """Whether the brokers are shmbroker's: they have settings of its own."""
     from confluent_kafka.admin import ConfigResource
 

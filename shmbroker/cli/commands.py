@@ -7,7 +7,7 @@ import click
 
 from shmbroker import __version__
 from shmbroker.cli.hints import HintingGroup
-from shmbroker.cli.outcome import Ending
+from shmbroker.cli.outcome import CommandEnding
 
 COMMANDS = {
     "acl": "shmbroker.cli.acl",
@@ -50,7 +50,7 @@ class LazyGroup(HintingGroup):
         return importlib.import_module(module).command if module else None
 
     def invoke(self, context: click.Context) -> Any:
-        with Ending():
+        with CommandEnding():
             return super().invoke(context)
 
 

@@ -9,7 +9,7 @@ from shmbroker.cli import config_check
 from shmbroker.cli.client import (
     ASK_S,
     CHANGE_S,
-    Cluster,
+    TargetCluster,
     cluster_options,
     json_option,
     matching,
@@ -61,7 +61,7 @@ command.add_command(config_check.command)
 @json_option
 @cluster_options
 def get(
-    cluster: Cluster,
+    cluster: TargetCluster,
     kind: str,
     name: str,
     keys: tuple[str, ...],
@@ -96,7 +96,7 @@ def get(
     print_list(columns, [tuple(row.values()) for row in rows], nothing)
 
 
-def _rows(cluster: Cluster, kind: str, name: str) -> list[dict[str, Any]]:
+def _rows(cluster: TargetCluster, kind: str, name: str) -> list[dict[str, Any]]:
     if (kind, name) == ("broker", ALL_BROKERS):
         from shmbroker.client.admin import default_broker_configs
 
@@ -126,7 +126,7 @@ def _rows(cluster: Cluster, kind: str, name: str) -> list[dict[str, Any]]:
     ]
 
 
-def _address_of(cluster: Cluster, name: str) -> Addresses:
+def _address_of(cluster: TargetCluster, name: str) -> Addresses:
     """Where a broker is; CommandFault if there is none of that id."""
     there = metadata(cluster.admin(), cluster).brokers
     for broker in there.values():
@@ -135,7 +135,7 @@ def _address_of(cluster: Cluster, name: str) -> Addresses:
     raise CommandFault(f"there is no broker {name}, only {', '.join(map(str, sorted(there)))}")
 
 
-def _resource(cluster: Cluster, kind: str, name: str, changes: list[Any]) -> tuple[Any, Any]:
+def _resource(cluster: TargetCluster, kind: str, name: str, changes: list[Any]) -> tuple[Any, Any]:
     """(admin client, ConfigResource); CommandFault if there is no such topic or broker."""
     from confluent_kafka.admin import ConfigResource
 
@@ -174,7 +174,7 @@ def _resource(cluster: Cluster, kind: str, name: str, changes: list[Any]) -> tup
 )
 @cluster_options
 def set_(
-    cluster: Cluster,
+    cluster: TargetCluster,
     kind: str,
     name: str,
     assigned: tuple[str, ...],

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from shmbroker.cli.client import Cluster, cluster_options, metadata
+from shmbroker.cli.client import TargetCluster, cluster_options, metadata
 from shmbroker.cli.consume_loop import READ_COMMITTED, READ_UNCOMMITTED, Bounds, Notes
 from shmbroker.cli.consume_readers import GroupReader, PartitionReader, partitions_of
 from shmbroker.cli.offsets import list_offsets
@@ -125,7 +125,7 @@ from shmbroker.cli.words import (
 )
 @cluster_options
 def command(
-    cluster: Cluster,
+    cluster: TargetCluster,
     topics: tuple[str, ...],
     named: tuple[str, ...],
     partitions: tuple[int, ...],
@@ -208,7 +208,7 @@ def _start_and_stop(texts: Iterable[str]) -> tuple[Place, int | None]:
     return starts[0], stops[0] if stops else None
 
 
-def _print_offsets(cluster: Cluster, words: tuple[str, ...], as_json: bool) -> None:
+def _print_offsets(cluster: TargetCluster, words: tuple[str, ...], as_json: bool) -> None:
     """The first offset from a moment on, of partitions; -1 where no record is as new."""
     try:
         asked = [parse_moment_of(word) for word in words]

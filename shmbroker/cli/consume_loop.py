@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from shmbroker import clock
-from shmbroker.cli.client import Cluster
+from shmbroker.cli.client import TargetCluster
+from shmbroker.cli.offsets import Partition
 from shmbroker.cli.outcome import CommandFault, binary, say, sentence
 
 TYPE_CHECKING = False
@@ -26,8 +27,6 @@ BATCH_MAX = 10_000
 
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
-
-Partition = tuple[str, int]
 
 
 class Bounds(NamedTuple):
@@ -81,7 +80,7 @@ class Consuming:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: TargetCluster,
         bounds: Bounds,
         write: Callable[[list[Any]], bytes],
         notes: Notes,

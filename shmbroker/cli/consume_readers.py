@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
-from shmbroker.cli.client import Cluster, is_pattern, matching, metadata
-from shmbroker.cli.consume_loop import READ_COMMITTED, Consuming, Partition
-from shmbroker.cli.offsets import list_offsets
+from shmbroker.cli.client import TargetCluster, is_pattern, matching, metadata
+from shmbroker.cli.consume_loop import READ_COMMITTED, Consuming
+from shmbroker.cli.offsets import Partition, list_offsets
 from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.words import (
     EARLIEST,
@@ -43,7 +43,7 @@ class PartitionReader(Consuming):
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: TargetCluster,
         topics: tuple[str, ...],
         partitions: tuple[int, ...],
         start: Place,
@@ -102,7 +102,7 @@ class GroupReader(Consuming):
     """A member of a group; what was written is committed."""
 
     def __init__(
-        self, cluster: Cluster, topics: tuple[str, ...], group: str, reset: str, *rest: Any
+        self, cluster: TargetCluster, topics: tuple[str, ...], group: str, reset: str, *rest: Any
     ) -> None:
         super().__init__(cluster, *rest)
         self.topics = list(topics)

@@ -14,7 +14,7 @@ import click
 from shmbroker import clock
 from shmbroker.cli.client import (
     CHANGE_S,
-    Cluster,
+    TargetCluster,
     cluster_options,
     json_option,
     metadata,
@@ -76,7 +76,9 @@ def command() -> None:
 )
 @json_option
 @cluster_options
-def list_(cluster: Cluster, states: tuple[str, ...], types: tuple[str, ...], as_json: bool) -> None:
+def list_(
+    cluster: TargetCluster, states: tuple[str, ...], types: tuple[str, ...], as_json: bool
+) -> None:
     """List groups with their states and types.
 
     \b
@@ -125,7 +127,7 @@ class _Seconds(click.ParamType):  # type: ignore[type-arg]
 @json_option
 @cluster_options
 def describe(
-    cluster: Cluster, words: tuple[str, ...], watch_s: float | None, as_json: bool
+    cluster: TargetCluster, words: tuple[str, ...], watch_s: float | None, as_json: bool
 ) -> None:
     """Show groups: members, committed offsets, and how far these are behind.
 
@@ -159,7 +161,7 @@ def describe(
 @command.command()
 @click.argument("groups", metavar="GROUP…", nargs=-1, required=True)
 @cluster_options
-def delete(cluster: Cluster, groups: tuple[str, ...]) -> None:
+def delete(cluster: TargetCluster, groups: tuple[str, ...]) -> None:
     """Delete groups without members, and their committed offsets.
 
     \b
@@ -175,7 +177,9 @@ def delete(cluster: Cluster, groups: tuple[str, ...]) -> None:
 @click.argument("group")
 @target_options
 @cluster_options
-def delete_offsets(cluster: Cluster, group: str, topics: tuple[str, ...], all_topics: bool) -> None:
+def delete_offsets(
+    cluster: TargetCluster, group: str, topics: tuple[str, ...], all_topics: bool
+) -> None:
     """Delete committed offsets of topics that the group doesn't read any more.
 
     \b

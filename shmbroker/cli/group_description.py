@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from shmbroker.cli.client import ASK_S, Cluster, is_pattern, matching, metadata, waited
+from shmbroker.cli.client import ASK_S, TargetCluster, is_pattern, matching, metadata, waited
 from shmbroker.cli.group_offsets import committed_offsets, existing
 from shmbroker.cli.offsets import list_offsets
 from shmbroker.cli.outcome import CommandFault
@@ -20,10 +20,12 @@ from shmbroker.cli.words import LATEST
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from enum import Enum
+
     from confluent_kafka.admin import AdminClient
 
 
-def listed_groups(admin: AdminClient, cluster: Cluster) -> list[dict[str, str]]:
+def listed_groups(admin: AdminClient, cluster: TargetCluster) -> list[dict[str, str]]:
     """Name, state and type of each group, by name."""
     metadata(admin, cluster)
     listing = waited(admin.list_consumer_groups(request_timeout=ASK_S))
@@ -35,13 +37,13 @@ def listed_groups(admin: AdminClient, cluster: Cluster) -> list[dict[str, str]]:
     ]
 
 
-def word(name: Any) -> str:
+def word(name: Enum) -> str:
     """A member of one of the library's enums, as it is typed and shown."""
     return str(name.name).lower().replace("_", "-")
 
 
 def found_groups(
-    cluster: Cluster, admin: AdminClient, words: tuple[str, ...]
+    cluster: TargetCluster, admin: AdminClient, words: tuple[str, ...]
 ) -> list[dict[str, Any]]:
     """All that is shown of the groups that these words mean, as --json writes it. CommandFault
     where one isn't there."""
@@ -56,7 +58,7 @@ def found_groups(
     return found
 
 
-def names_of(admin: AdminClient, cluster: Cluster, words: tuple[str, ...]) -> list[str]:
+def names_of(admin: AdminClient, cluster: TargetCluster, words: tuple[str, ...]) -> list[str]:
     """The groups that names and patterns mean; names need not be there."""
     if not any(map(is_pattern, words)):
         metadata(admin, cluster)
@@ -78,7 +80,7 @@ def described(admin: AdminClient, name: str) -> Any:
     return None if group.state.name == "DEAD" else group
 
 
-def _with_offsets(cluster: Cluster, admin: AdminClient, group: Any) -> dict[str, Any]:
+def _with_offsets(cluster: TargetCluster, admin: AdminClient, group: Any) -> dict[str, Any]:
     members = [
         {
             "member": member.member_id,

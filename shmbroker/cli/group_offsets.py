@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from shmbroker.cli.client import ASK_S, CHANGE_S, Cluster, metadata, waited
+from shmbroker.cli.client import ASK_S, CHANGE_S, TargetCluster, metadata, waited
 from shmbroker.cli.offsets import Partition
 from shmbroker.cli.outcome import CommandFault
 
@@ -35,7 +35,7 @@ def target_options(function: Any) -> Any:
 
 
 def targets_of(
-    cluster: Cluster,
+    cluster: TargetCluster,
     admin: AdminClient,
     committed: dict[Partition, int],
     topics: tuple[str, ...],
@@ -81,7 +81,7 @@ def committed_offsets(admin: AdminClient, group: str) -> dict[Partition, int]:
 
 
 def existing(
-    cluster: Cluster, admin: AdminClient, partitions: Iterable[Partition]
+    cluster: TargetCluster, admin: AdminClient, partitions: Iterable[Partition]
 ) -> list[Partition]:
     """Drop the partitions that are gone: a topic may be deleted, and its offsets stay."""
     known = metadata(admin, cluster).topics

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import click
 
 from shmbroker import clock
-from shmbroker.cli.client import Cluster, cluster_options, json_option, metadata
+from shmbroker.cli.client import TargetCluster, cluster_options, json_option, metadata
 from shmbroker.cli.group_description import described, word
 from shmbroker.cli.group_offsets import (
     commit_offsets,
@@ -116,7 +116,7 @@ def goal_of(options: Mapping[str, Any], now_ms: int) -> Goal:
 @json_option
 @cluster_options
 def reset_offsets(
-    cluster: Cluster,
+    cluster: TargetCluster,
     group: str,
     topics: tuple[str, ...],
     all_topics: bool,
@@ -157,7 +157,7 @@ def reset_offsets(
 
 
 def _planned(
-    cluster: Cluster,
+    cluster: TargetCluster,
     admin: AdminClient,
     targets: Iterable[Partition],
     committed: Mapping[Partition, int],

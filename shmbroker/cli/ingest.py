@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from shmbroker.cli.client import Cluster, cluster_options, json_option, pairs
+from shmbroker.cli.client import TargetCluster, cluster_options, json_option, pairs
 from shmbroker.cli.ingest_plan import asked_ingest, check_usage, dead_letter_fields
 from shmbroker.cli.ingest_summary import Bar, tell
 from shmbroker.cli.outcome import EXIT_INTERRUPTED, EXIT_TERMINATED
@@ -24,7 +24,7 @@ from shmbroker.cli.output import print_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shmbroker.spark.ingest.checkpoint import Kept
+    from shmbroker.spark.ingest.checkpoint import CheckpointDocument
     from shmbroker.spark.ingest.prepare import AskedIngest
     from shmbroker.spark.ingest.run import IngestSession, Totals
     from shmbroker.spark.running import Stopping
@@ -206,7 +206,7 @@ def session_options(command: Callable[..., None]) -> Callable[..., None]:
 @session_options
 @json_option
 @cluster_options
-def ingest(cluster: Cluster, as_json: bool, topics: tuple[str, ...], **given: Any) -> None:
+def ingest(cluster: TargetCluster, as_json: bool, topics: tuple[str, ...], **given: Any) -> None:
     """Write a topic's records into files, each once, and go on there the next time.
 
     \b
@@ -249,7 +249,7 @@ def ingest(cluster: Cluster, as_json: bool, topics: tuple[str, ...], **given: An
         raise SystemExit(EXIT_TERMINATED if stopping.signal == 15 else EXIT_INTERRUPTED)
 
 
-def _check_one_table(ingests: list[Kept]) -> None:
+def _check_one_table(ingests: list[CheckpointDocument]) -> None:
     from shmbroker.spark.ingest.checkpoint import check_goes_with
 
     first = ingests[0].plan
@@ -259,7 +259,7 @@ def _check_one_table(ingests: list[Kept]) -> None:
 
 
 def _run(
-    ingests: list[Kept],
+    ingests: list[CheckpointDocument],
     asked: list[AskedIngest],
     session: IngestSession,
     stopping: Stopping,
@@ -282,7 +282,7 @@ def _run(
     return done
 
 
-def _replayed(ingests: list[Kept], letters: str | None) -> list[Totals]:
+def _replayed(ingests: list[CheckpointDocument], letters: str | None) -> list[Totals]:
     from shmbroker.spark.ingest.replay import replay
 
     fields = dead_letter_fields(letters) if letters else {}

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from shmbroker.cli.client import Cluster, pairs
+from shmbroker.cli.client import TargetCluster, pairs
 from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.words import parse_moment
 
@@ -43,7 +43,7 @@ writes dead letters needs them, too."""
 _ISOLATION = "kafka.isolation.level"
 
 
-def check_usage(cluster: Cluster, given: dict[str, Any]) -> None:
+def check_usage(cluster: TargetCluster, given: dict[str, Any]) -> None:
     """A usage error for options that don't go together."""
     if given["infer"] and given["schema"]:
         raise click.UsageError("--infer finds out what --schema says: give one of them.")
@@ -65,7 +65,7 @@ def check_usage(cluster: Cluster, given: dict[str, Any]) -> None:
 
 
 def asked_ingest(
-    cluster: Cluster, topic: str, topics: tuple[str, ...], given: dict[str, Any]
+    cluster: TargetCluster, topic: str, topics: tuple[str, ...], given: dict[str, Any]
 ) -> AskedIngest:
     """What the command line asks for one of its topics."""
     from shmbroker.spark.ingest.files import local_path
@@ -106,7 +106,9 @@ def _start(text: str | None) -> str | None:
         raise click.UsageError(f"--from takes earliest, latest or a time: {error}.") from None
 
 
-def _plan(cluster: Cluster, topic: str, given: dict[str, Any]) -> tuple[IngestPlan, list[str]]:
+def _plan(
+    cluster: TargetCluster, topic: str, given: dict[str, Any]
+) -> tuple[IngestPlan, list[str]]:
     """What was asked for, and which fields of it were named."""
     from shmbroker.spark.ingest.files import local_path
     from shmbroker.spark.ingest.plan import IngestPlan

@@ -14,7 +14,7 @@ from shmbroker.cli.output import print_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shmbroker.spark.ingest.checkpoint import Kept
+    from shmbroker.spark.ingest.checkpoint import CheckpointDocument
     from shmbroker.spark.ingest.plan import IngestPlan
     from shmbroker.spark.ingest.run import Totals
 
@@ -50,7 +50,9 @@ class Bar:
             self._bar.close()
 
 
-def tell(ingests: list[Kept], done: list[Totals], as_json: bool, is_replay: bool) -> None:
+def tell(
+    ingests: list[CheckpointDocument], done: list[Totals], as_json: bool, is_replay: bool
+) -> None:
     """Say what was done for each topic."""
     documents = [
         {"topic": kept.plan.topic, "path": kept.plan.path, **totals._asdict()}

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from shmbroker.cli.client import ASK_S, Cluster, waited
+from shmbroker.cli.client import ASK_S, TargetCluster, waited
 from shmbroker.cli.words import EARLIEST, LATEST
+from shmbroker.ids import TopicPartition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-Partition = tuple[str, int]
+Partition = TopicPartition
+"""The name of confluent_kafka's class is taken in these modules."""
 
 
 def list_offsets(
-    cluster: Cluster,
+    cluster: TargetCluster,
     partitions: Iterable[Partition],
     at: str | int,
     admin: AdminClient | None = None,
@@ -34,7 +36,7 @@ def list_offsets(
 
 
 def offsets_known(
-    cluster: Cluster,
+    cluster: TargetCluster,
     partitions: Iterable[Partition],
     at: str | int,
     admin: AdminClient | None = None,
@@ -52,7 +54,7 @@ def offsets_known(
     return found
 
 
-def _client(cluster: Cluster, admin: AdminClient | None) -> AdminClient:
+def _client(cluster: TargetCluster, admin: AdminClient | None) -> AdminClient:
     """The client that was given, or one of our own; it is compared with None, as the truth of a
     client is its length, the messages that it holds."""
     return cluster.admin() if admin is None else admin

@@ -85,10 +85,10 @@ def binary(stream: Any) -> Any:
     return stream.buffer
 
 
-class Ending:
+class CommandEnding:
     """`with Ending(): …` turns what may go wrong into a sentence and an exit status."""
 
-    def __enter__(self) -> Ending:
+    def __enter__(self) -> CommandEnding:
         return self
 
     def __exit__(

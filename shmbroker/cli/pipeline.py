@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from shmbroker.cli.client import Cluster, cluster_options, pairs
+from shmbroker.cli.client import TargetCluster, cluster_options, pairs
 from shmbroker.cli.ingest import session_options, trigger_of
 from shmbroker.cli.outcome import EXIT_INTERRUPTED, EXIT_TERMINATED, CommandFault
 
@@ -49,7 +49,7 @@ def command() -> None:
 @session_options
 @cluster_options
 def run(
-    cluster: Cluster,
+    cluster: TargetCluster,
     file: str,
     checkpoint: str | None,
     trigger: str,

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from shmbroker.cli.client import PLAINTEXT, Cluster, cluster_options, metadata, pairs
+from shmbroker.cli.client import PLAINTEXT, TargetCluster, cluster_options, metadata, pairs
 from shmbroker.cli.outcome import CommandFault, binary, leave_on_sigterm, say, sentence
 from shmbroker.cli.record_json import from_json
 from shmbroker.cli.words import delimiter
@@ -89,7 +89,7 @@ COMPRESSIONS = ["none", "gzip", "snappy", "lz4", "zstd"]
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 @cluster_options
 def command(
-    cluster: Cluster,
+    cluster: TargetCluster,
     topic: str | None,
     named: str | None,
     key: str | None,

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from shmbroker import clock
-from shmbroker.cli.client import Cluster, cluster_options, json_option
+from shmbroker.cli.client import TargetCluster, cluster_options, json_option
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.output import print_json, print_table
 
@@ -23,7 +23,7 @@ def command() -> None:
 @command.command()
 @json_option
 @cluster_options
-def status(cluster: Cluster, as_json: bool) -> None:
+def status(cluster: TargetCluster, as_json: bool) -> None:
     """Show the active controller, its epoch, and the largest lag of the others.
 
     \b
@@ -57,7 +57,7 @@ def status(cluster: Cluster, as_json: bool) -> None:
 @command.command()
 @json_option
 @cluster_options
-def replication(cluster: Cluster, as_json: bool) -> None:
+def replication(cluster: TargetCluster, as_json: bool) -> None:
     """Show the leader, then each other voter and observer: where its log ends, and when it was
     heard of.
 
@@ -85,7 +85,7 @@ def replication(cluster: Cluster, as_json: bool) -> None:
     print_table(columns, [tuple(row.values()) for row in rows])
 
 
-def _described(cluster: Cluster) -> tuple[str, dict[str, Any]]:
+def _described(cluster: TargetCluster) -> tuple[str, dict[str, Any]]:
     """Cluster id, and what the active controller says of the metadata log."""
     from shmbroker.client.admin import describe_quorum
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from shmbroker.cli.client import Cluster, cluster_options, json_option
+from shmbroker.cli.client import TargetCluster, cluster_options, json_option
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.outcome import say
 from shmbroker.cli.output import print_json, print_list
@@ -75,7 +75,7 @@ def _named(given: dict[str, Any]) -> Entity:
 @_entity_options
 @json_option
 @cluster_options
-def list_quotas(cluster: Cluster, as_json: bool, **given: Any) -> None:
+def list_quotas(cluster: TargetCluster, as_json: bool, **given: Any) -> None:
     """Show quotas: all, or those of a user, client id or address.
 
     \b
@@ -123,7 +123,7 @@ def _text(value: float) -> str:
 @click.argument("values", metavar="QUOTA=VALUE…", nargs=-1, required=True)
 @_entity_options
 @cluster_options
-def set_quotas(cluster: Cluster, values: tuple[str, ...], **given: Any) -> None:
+def set_quotas(cluster: TargetCluster, values: tuple[str, ...], **given: Any) -> None:
     """Set quotas of a user, a client id, both together, or an address.
 
     \b
@@ -155,7 +155,7 @@ def set_quotas(cluster: Cluster, values: tuple[str, ...], **given: Any) -> None:
 @click.argument("keys", metavar="[QUOTA]…", nargs=-1, type=click.Choice(tuple(KEYS)))
 @_entity_options
 @cluster_options
-def remove(cluster: Cluster, keys: tuple[str, ...], **given: Any) -> None:
+def remove(cluster: TargetCluster, keys: tuple[str, ...], **given: Any) -> None:
     """Remove quotas of a user, client id or address: those that are named, or all that it has.
 
     \b

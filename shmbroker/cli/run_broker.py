@@ -56,7 +56,7 @@ def run(parameters: Mapping[str, Any]) -> NoReturn:
     from shmbroker.processes import output
 
     output.open_closed()
-    formatter = logs.begin(output.Handler(), logs.is_journal(2))
+    formatter = logs.begin(output.StderrHandler(), logs.is_journal(2))
     if parameters["log_format"] == logs.JSON:
         logs.set_format(logs.JSON)
     from shmbroker.processes import held_directory, supervisor

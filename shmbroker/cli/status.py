@@ -18,9 +18,9 @@ import click
 from shmbroker.cli import local_status
 from shmbroker.cli.client import (
     ASK_S,
-    Cluster,
     NotReached,
     Pending,
+    TargetCluster,
     cluster_options,
     json_option,
     metadata,
@@ -59,7 +59,7 @@ Told = TypeVar("Told")
 )
 @json_option
 @cluster_options
-def command(cluster: Cluster, data: str | None, as_json: bool) -> None:
+def command(cluster: TargetCluster, data: str | None, as_json: bool) -> None:
     """Show brokers, controllers, topics, groups and disks, and whether all is well.
 
     \b
@@ -88,7 +88,7 @@ def command(cluster: Cluster, data: str | None, as_json: bool) -> None:
         sys.exit(status)
 
 
-def _judged(cluster: Cluster, data: str | None) -> tuple[int, dict[str, Any]]:
+def _judged(cluster: TargetCluster, data: str | None) -> tuple[int, dict[str, Any]]:
     """The exit status, and the report with its `problems`; these alone if nothing is told."""
     from shmbroker.client.faults import DeniedFault
 
@@ -143,7 +143,7 @@ def _seen_alone(seen: Attached, refusal: str | None) -> dict[str, Any]:
 # --- facts ---------------------------------------------------------------------------------------
 
 
-def gather(cluster: Cluster) -> dict[str, Any]:
+def gather(cluster: TargetCluster) -> dict[str, Any]:
     """All that is shown, but for `problems`."""
     from shmbroker.client.admin import fenced_brokers, log_dirs
 
@@ -243,7 +243,7 @@ def _partitions(topics: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def groups_of(cluster: Cluster, admin: AdminClient) -> list[dict[str, Any]]:
+def groups_of(cluster: TargetCluster, admin: AdminClient) -> list[dict[str, Any]]:
     """Groups, the one that is furthest behind first; a lag that nobody tells is None, and groups
     whose coordinator does not answer are not known at all."""
     from confluent_kafka import ConsumerGroupTopicPartitions

@@ -72,7 +72,7 @@ class File(NamedTuple):
     """Written only where there is none: it is the reader's to change."""
 
 
-class Place(NamedTuple):
+class Installation(NamedTuple):
     """Where this program runs from."""
 
     command: str
@@ -108,7 +108,7 @@ def _with_command(text: str, command: str) -> str:
     return text.replace(COMMAND, command)
 
 
-def complaint(place: Place, is_open: Sequence[tuple[str, bool]]) -> str:
+def complaint(place: Installation, is_open: Sequence[tuple[str, bool]]) -> str:
     """Why a machine's service can't run from there; "" if it can. `is_open`: each directory on the
     way, and whether everybody may enter it."""
     advice = (
@@ -226,12 +226,14 @@ def _source() -> Path:
     )
 
 
-def _place() -> Place:
+def _place() -> Installation:
     command = Path(sys.prefix) / "bin" / "shmbroker"
     named = str(command) if command.exists() else f"{sys.executable} -m shmbroker"
     package = str(Path(shmbroker.__file__).resolve().parent)
     real = str(Path(sys.executable).resolve())
-    return Place(named, (str(Path(sys.executable).absolute()), real, sys.base_prefix, package))
+    return Installation(
+        named, (str(Path(sys.executable).absolute()), real, sys.base_prefix, package)
+    )
 
 
 def _entered(paths: Iterable[str]) -> list[tuple[str, bool]]:

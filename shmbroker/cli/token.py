@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import click
 
-from shmbroker.cli.client import Cluster, cluster_options, json_option
+from shmbroker.cli.client import TargetCluster, cluster_options, json_option
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.outcome import CommandFault, say
 from shmbroker.cli.output import print_json, print_table
@@ -99,7 +99,7 @@ class PrincipalName(click.ParamType[tuple[str, str]]):
 @json_option
 @cluster_options
 def create(
-    cluster: Cluster,
+    cluster: TargetCluster,
     owner: tuple[str, str] | None,
     renewers: tuple[tuple[str, str], ...],
     lifetime_ms: int,
@@ -138,7 +138,7 @@ def create(
 @json_option
 @cluster_options
 def list_tokens(
-    cluster: Cluster, owners: tuple[tuple[str, str], ...], with_secrets: bool, as_json: bool
+    cluster: TargetCluster, owners: tuple[tuple[str, str], ...], with_secrets: bool, as_json: bool
 ) -> None:
     """Show the tokens that you may see.
 
@@ -168,7 +168,7 @@ def list_tokens(
     help="How long it is to hold from now, as 12h.  [default: what the broker allows]",
 )
 @cluster_options
-def renew(cluster: Cluster, token_id: str, period_ms: int) -> None:
+def renew(cluster: TargetCluster, token_id: str, period_ms: int) -> None:
     """Let a token hold for longer.
 
     \b
@@ -191,7 +191,7 @@ def renew(cluster: Cluster, token_id: str, period_ms: int) -> None:
     help="When it is to end from now, as 30m.  [default: at once, and for good]",
 )
 @cluster_options
-def expire(cluster: Cluster, token_id: str, period_ms: int) -> None:
+def expire(cluster: TargetCluster, token_id: str, period_ms: int) -> None:
     """End a token.
 
     \b
@@ -206,7 +206,7 @@ def expire(cluster: Cluster, token_id: str, period_ms: int) -> None:
         say(f"token {token_id} holds until {moment_text(until_ms)}")
 
 
-def _secret(cluster: Cluster, token_id: str) -> bytes:
+def _secret(cluster: TargetCluster, token_id: str) -> bytes:
     """What proves a token; CommandFault if it is none that one may see."""
     from shmbroker.client.admin import tokens
 

@@ -10,7 +10,7 @@ import click
 from shmbroker.cli.client import (
     ASK_S,
     CHANGE_S,
-    Cluster,
+    TargetCluster,
     cluster_options,
     is_pattern,
     json_option,
@@ -74,7 +74,7 @@ def command() -> None:
 @click.option("--if-not-exists", is_flag=True, help="Leave a topic that exists as it is.")
 @cluster_options
 def create(
-    cluster: Cluster,
+    cluster: TargetCluster,
     names: tuple[str, ...],
     partitions: int | None,
     replicas: int | None,
@@ -119,7 +119,7 @@ def create(
 @click.option("--internal", is_flag=True, help="List internal topics, too.")
 @json_option
 @cluster_options
-def list_(cluster: Cluster, names: tuple[str, ...], internal: bool, as_json: bool) -> None:
+def list_(cluster: TargetCluster, names: tuple[str, ...], internal: bool, as_json: bool) -> None:
     """List topics with their numbers of partitions and replicas.
 
     \b
@@ -153,7 +153,7 @@ def list_(cluster: Cluster, names: tuple[str, ...], internal: bool, as_json: boo
 @json_option
 @cluster_options
 def describe(
-    cluster: Cluster, names: tuple[str, ...], under_replicated: bool, as_json: bool
+    cluster: TargetCluster, names: tuple[str, ...], under_replicated: bool, as_json: bool
 ) -> None:
     """Show topics: id, the settings that were set, and for each partition its leader, replicas,
     first offset, end offset, and bytes on the leader's disk.
@@ -239,7 +239,10 @@ def _described(admin: AdminClient, names: list[str]) -> list[dict[str, Any]]:
 
 
 def _add_extents(
-    cluster: Cluster, admin: AdminClient, brokers: Mapping[int, Any], topics: list[dict[str, Any]]
+    cluster: TargetCluster,
+    admin: AdminClient,
+    brokers: Mapping[int, Any],
+    topics: list[dict[str, Any]],
 ) -> None:
     """Add start and end offset and bytes to each partition; None where no leader tells."""
     rows = {
@@ -254,7 +257,7 @@ def _add_extents(
 
 
 def _sizes(
-    cluster: Cluster, brokers: Mapping[int, Any], leaders: Mapping[Partition, int]
+    cluster: TargetCluster, brokers: Mapping[int, Any], leaders: Mapping[Partition, int]
 ) -> dict[Partition, int]:
     """Bytes of these partitions on the disks of these leaders, as far as they tell."""
     from shmbroker.client.admin import log_dirs
@@ -293,7 +296,7 @@ def _sizes(
     help="Number of partitions after the change.",
 )
 @cluster_options
-def alter(cluster: Cluster, name: str, partitions: int) -> None:
+def alter(cluster: TargetCluster, name: str, partitions: int) -> None:
     """Give a topic more partitions. Its settings are changed by `shmbroker config set`.
 
     \b
@@ -312,7 +315,7 @@ def alter(cluster: Cluster, name: str, partitions: int) -> None:
 @click.option("--if-exists", is_flag=True, help="Ignore topics that do not exist.")
 @click.option("-y", "--yes", is_flag=True, help="Don't ask before a pattern deletes topics.")
 @cluster_options
-def delete(cluster: Cluster, names: tuple[str, ...], if_exists: bool, yes: bool) -> None:
+def delete(cluster: TargetCluster, names: tuple[str, ...], if_exists: bool, yes: bool) -> None:
     """Delete topics with all their records.
 
     \b

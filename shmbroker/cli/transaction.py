@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from shmbroker import clock
-from shmbroker.cli.client import Cluster, cluster_options, json_option, matching
+from shmbroker.cli.client import TargetCluster, cluster_options, json_option, matching
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.outcome import CommandFault, say
 from shmbroker.cli.output import print_json, print_list
@@ -72,7 +72,7 @@ def command() -> None:
 @json_option
 @cluster_options
 def list_(
-    cluster: Cluster,
+    cluster: TargetCluster,
     states: tuple[str, ...],
     producer_ids: tuple[int, ...],
     duration_ms: int | None,
@@ -106,7 +106,7 @@ def list_(
 @click.argument("names", metavar="TRANSACTIONAL-ID…", nargs=-1, required=True)
 @json_option
 @cluster_options
-def describe(cluster: Cluster, names: tuple[str, ...], as_json: bool) -> None:
+def describe(cluster: TargetCluster, names: tuple[str, ...], as_json: bool) -> None:
     """Show transactional ids: producer, state, and the partitions of what is open.
 
     \b
@@ -162,7 +162,9 @@ def describe(cluster: Cluster, names: tuple[str, ...], as_json: bool) -> None:
 )
 @json_option
 @cluster_options
-def find_hanging(cluster: Cluster, topics: tuple[str, ...], minutes: float, as_json: bool) -> None:
+def find_hanging(
+    cluster: TargetCluster, topics: tuple[str, ...], minutes: float, as_json: bool
+) -> None:
     """Find transactions that are open in a log and that no coordinator will end (KIP-664).
 
     \b
@@ -191,7 +193,7 @@ def find_hanging(cluster: Cluster, topics: tuple[str, ...], minutes: float, as_j
     help="Where the transaction begins in this partition; find-hanging shows it.",
 )
 @cluster_options
-def abort(cluster: Cluster, topic: str, partition: int, start_offset: int) -> None:
+def abort(cluster: TargetCluster, topic: str, partition: int, start_offset: int) -> None:
     """End a transaction that hangs in a partition: its records there are aborted.
 
     \b
@@ -217,7 +219,7 @@ def abort(cluster: Cluster, topic: str, partition: int, start_offset: int) -> No
     )
 
 
-def _asking(cluster: Cluster) -> TransactionsAdmin:
+def _asking(cluster: TargetCluster) -> TransactionsAdmin:
     """Asks the cluster, which must answer."""
     from shmbroker.client.transactions import TransactionsAdmin
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from shmbroker.cli.client import Cluster, cluster_options, json_option, metadata
+from shmbroker.cli.client import TargetCluster, cluster_options, json_option, metadata
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.outcome import CommandFault, say
 from shmbroker.cli.output import print_json, print_list
@@ -49,7 +49,7 @@ def _asked(function: Callable[..., Any]) -> Callable[..., Any]:
     )
     @cluster_options
     @functools.wraps(function)
-    def with_admin(cluster: Cluster, data: str | None, **rest: Any) -> Any:
+    def with_admin(cluster: TargetCluster, data: str | None, **rest: Any) -> Any:
         with _admin(cluster, data) as admin:
             return function(admin=admin, **rest)
 
@@ -57,7 +57,7 @@ def _asked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def _admin(cluster: Cluster, data: str | None) -> Iterator[UserAdmin]:
+def _admin(cluster: TargetCluster, data: str | None) -> Iterator[UserAdmin]:
     if data is not None:
         with over_control(data, "shmbroker-cli") as control:
             yield control

@@ -68,7 +68,7 @@ class Profile(NamedTuple):
         }
 
 
-class Entry(NamedTuple):
+class ProfileEntry(NamedTuple):
     """How a cluster is entered, as it was said: nothing is read yet, so it may be shown to others
     and travel to other processes unless `shows_secret`."""
 
@@ -182,12 +182,12 @@ def entered_by(
 ) -> tuple[str, Security]:
     """Bootstrap servers and how they are entered, by what a caller of the library gives."""
     if isinstance(security, Security):
-        entry, entering = Entry(), security
+        entry, entering = ProfileEntry(), security
     else:
         for name in security or ():
             if name not in SETTINGS:
                 raise ConfigFault(f"security: {name} is not known{nearest(name, SETTINGS)}")
-        entry = Entry(profile or "", tuple((security or {}).items()))
+        entry = ProfileEntry(profile or "", tuple((security or {}).items()))
         entering = entry.security()
     found = servers if servers is not None else entry.servers()
     if found is None:

@@ -8,11 +8,14 @@ import socket
 import ssl
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any
 
 from shmbroker.client.faults import AuthenticationFault
 from shmbroker.client.security import Security
 from shmbroker.errors import ConfigFault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 _JOINED_BYTES = 64 << 10
 """Small parts are handed to TLS together up to this; it makes records of 16 KiB of them."""
@@ -60,7 +63,7 @@ class TlsSocket(ssl.SSLSocket):
                 break
         return b"".join(parts)
 
-    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
+    def recv_into(self, buffer: WriteableBuffer, nbytes: int | None = None, flags: int = 0) -> int:
         """Blocking only."""
         try:
             return super().recv_into(buffer, nbytes, flags)

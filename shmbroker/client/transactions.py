@@ -25,6 +25,7 @@ from shmbroker.client.admin import ANSWER_S, CLIENT_ID
 from shmbroker.client.cluster import Cluster
 from shmbroker.client.faults import LaterFault, RefusedFault, refuse
 from shmbroker.client.retries import patiently
+from shmbroker.ids import TopicPartition
 from shmbroker.wire import error_codes
 from shmbroker.wire.api_keys import (
     DESCRIBE_PRODUCERS,
@@ -44,11 +45,10 @@ _WITH_DURATION = 1
 """The version of ListTransactions that knows `duration_filter` (Kafka 3.8)."""
 UNDER_WAY = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
-TopicPartition = tuple[str, int]
 T = TypeVar("T")
 
 
-class Listed(NamedTuple):
+class ListedTransaction(NamedTuple):
     """A transactional id, and the broker that coordinates it."""
 
     transactional_id: str
@@ -102,7 +102,7 @@ class TransactionsAdmin:
         states: Iterable[str] = (),
         producer_ids: Iterable[int] = (),
         duration_ms: int = -1,
-    ) -> list[Listed]:
+    ) -> list[ListedTransaction]:
         """All that pass these filters, sorted; `duration_ms`: under way for longer (Kafka 3.8)."""
         body: Message = {
             "state_filters": list(states),
@@ -125,7 +125,7 @@ class TransactionsAdmin:
             if unknown := answer["unknown_state_filters"]:
                 raise RefusedFault(f"the cluster knows no state {', '.join(unknown)}")
             found += [
-                Listed(
+                ListedTransaction(
                     row["transactional_id"],
                     broker_id,
                     row["producer_id"],

@@ -27,7 +27,7 @@ _OWN_SITE = ("", "same-origin", "none")
 """Sec-Fetch-Site of our page, of an address that was typed in, and of what is no browser."""
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     """What a client asks."""
 
     method: str
@@ -39,7 +39,7 @@ class Request(NamedTuple):
     body: bytes = b""
 
 
-class Refusal(NamedTuple):
+class HttpRefusal(NamedTuple):
     """Why a request is not answered."""
 
     status: int
@@ -55,32 +55,32 @@ class Access:
         self.token = token
         self.may_write = may_write
 
-    def refusal(self, request: Request) -> Refusal | None:
+    def refusal(self, request: HttpRequest) -> HttpRefusal | None:
         """None if it may go on."""
         headers = request.headers
         if not self._is_our_host(headers.get("host", "")):
-            return Refusal(403, "this console is not reached by that name: use its address")
+            return HttpRefusal(403, "this console is not reached by that name: use its address")
         if request.path.startswith(API) and not _is_own_site(headers):
-            return Refusal(403, "another site asks")
+            return HttpRefusal(403, "another site asks")
         if request.path.startswith(WRITES):
             return self._write_refusal(request)
         if request.method not in ("GET", "HEAD"):
-            return Refusal(405, "only GET and HEAD")
+            return HttpRefusal(405, "only GET and HEAD")
         return None
 
-    def _write_refusal(self, request: Request) -> Refusal | None:
+    def _write_refusal(self, request: HttpRequest) -> HttpRefusal | None:
         headers = request.headers
         if not self.may_write:
-            return Refusal(403, "nothing can be changed here: serve --console-writes allows it")
+            return HttpRefusal(403, "nothing can be changed here: serve --console-writes allows it")
         if request.method != "POST":
-            return Refusal(405, "only POST")
+            return HttpRefusal(405, "only POST")
         if "origin" not in headers:
-            return Refusal(403, "this comes from no page")
+            return HttpRefusal(403, "this comes from no page")
         if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-            return Refusal(415, "only application/json")
+            return HttpRefusal(415, "only application/json")
         given = headers.get(TOKEN_HEADER, "").encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(given, self.token.encode()):
-            return Refusal(403, "this page is older than the console: load it again")
+            return HttpRefusal(403, "this page is older than the console: load it again")
         return None
 
     def _is_our_host(self, text: str) -> bool:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from shmbroker.client.reader.asking import OFFSET_MAX
-from shmbroker.console.access import Request
+from shmbroker.console.access import HttpRequest
 
 TEXT_MAX = 1000
 _JSON = "application/json"
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """What goes back."""
 
     status: int
@@ -22,7 +22,7 @@ class Answer(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-class Stream(NamedTuple):
+class EventStream(NamedTuple):
     """Server-sent events, (name, JSON); who sends them calls `close`, once, also where none was."""
 
     events: Iterator[tuple[str, object]]
@@ -33,17 +33,17 @@ class BadRequest(Exception):
     """A parameter is not what it must be."""
 
 
-def as_json(value: object, status: int = 200) -> Answer:
+def as_json(value: object, status: int = 200) -> HttpAnswer:
     """An answer. All of it is ASCII, so nothing in it can be taken for anything else."""
-    return Answer(status, _JSON, json.dumps(value, separators=(",", ":")).encode())
+    return HttpAnswer(status, _JSON, json.dumps(value, separators=(",", ":")).encode())
 
 
-def refused(status: int, reason: str) -> Answer:
+def refused(status: int, reason: str) -> HttpAnswer:
     """An answer that says why there is none."""
     return as_json({"error": reason}, status)
 
 
-def text_of(request: Request, name: str) -> str:
+def text_of(request: HttpRequest, name: str) -> str:
     """A parameter that must be there; BadRequest if it is not, or too long."""
     text = request.query.get(name, "")
     if not text or len(text) > TEXT_MAX:
@@ -51,7 +51,7 @@ def text_of(request: Request, name: str) -> str:
     return text
 
 
-def number_of(request: Request, name: str, default: int) -> int:
+def number_of(request: HttpRequest, name: str, default: int) -> int:
     """A parameter that is a number of 63 bits; BadRequest for another."""
     text = request.query.get(name)
     if text is None:

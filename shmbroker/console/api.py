@@ -29,11 +29,11 @@ from typing import Protocol
 from shmbroker import clock
 from shmbroker.client.addresses import Address
 from shmbroker.console import group_details
-from shmbroker.console.access import Access, Request
+from shmbroker.console.access import Access, HttpRequest
 from shmbroker.console.answers import (
-    Answer,
     BadRequest,
-    Stream,
+    EventStream,
+    HttpAnswer,
     as_json,
     number_of,
     refused,
@@ -60,7 +60,7 @@ LOOK_SHARE = 10
 (thousands of partitions) for a tenth of the time at most."""
 
 
-class Looks(Protocol):
+class Observing(Protocol):
     """What is asked of an `observe.observer.Observer`."""
 
     about: About
@@ -81,10 +81,10 @@ class Console:
 
     def __init__(
         self,
-        observer: Looks,
+        observer: Observing,
         config: BrokerConfig,
         access: Access,
-        files: Mapping[str, Answer],
+        files: Mapping[str, HttpAnswer],
     ) -> None:
         self.observer = observer
         self.config = config
@@ -97,7 +97,7 @@ class Console:
         self.records = RecordPages(self.bootstrap, self._topic_name)
         self._seen: Snapshot | None = None
         self._look_lock = threading.Lock()
-        self._looks: dict[str, Callable[[Request], Answer | Stream]] = {
+        self._looks: dict[str, Callable[[HttpRequest], HttpAnswer | EventStream]] = {
             "/api/session": self._session,
             "/api/snapshot": self._snapshot,
             "/api/topic": self._topic,
@@ -111,7 +111,7 @@ class Console:
             "/api/faults": self._faults,
         }
 
-    def answer(self, request: Request) -> Answer | Stream:
+    def answer(self, request: HttpRequest) -> HttpAnswer | EventStream:
         """Judge the request, then answer it."""
         refusal = self.access.refusal(request)
         if refusal is not None:
@@ -146,7 +146,7 @@ class Console:
                 self.lags.note(seen)
             return seen
 
-    def _session(self, _request: Request) -> Answer:
+    def _session(self, _request: HttpRequest) -> HttpAnswer:
         about = self.observer.about
         may_write = self.access.may_write
         return as_json(
@@ -159,7 +159,7 @@ class Console:
             }
         )
 
-    def _snapshot(self, _request: Request) -> Answer:
+    def _snapshot(self, _request: HttpRequest) -> HttpAnswer:
         snapshot = self.look()
         topics = [
             {
@@ -193,7 +193,7 @@ class Console:
             }
         )
 
-    def _topic(self, request: Request) -> Answer:
+    def _topic(self, request: HttpRequest) -> HttpAnswer:
         name = self._topic_name(request)
         snapshot = self.look()
         for topic in snapshot.topics:
@@ -218,7 +218,7 @@ class Console:
             }
         )
 
-    def _groups(self, _request: Request) -> Answer:
+    def _groups(self, _request: HttpRequest) -> HttpAnswer:
         groups = self.look().groups
         return as_json(
             {
@@ -240,7 +240,7 @@ class Console:
             }
         )
 
-    def _group(self, request: Request) -> Answer:
+    def _group(self, request: HttpRequest) -> HttpAnswer:
         name = text_of(request, "name")
         for group in self.look().groups.groups:
             if group.name == name:
@@ -269,7 +269,7 @@ class Console:
             }
         )
 
-    def _settings(self, request: Request) -> Answer:
+    def _settings(self, request: HttpRequest) -> HttpAnswer:
         topic = request.query.get("topic")
         self.observer.follow()
         image = self.observer.image
@@ -285,7 +285,7 @@ class Console:
         rows = settings_of(image, self.config, broker, identity, topic)
         return as_json({"brokers": numbers, "broker": broker, "settings": rows})
 
-    def _faults(self, _request: Request) -> Answer:
+    def _faults(self, _request: HttpRequest) -> HttpAnswer:
         snapshot = self.look()
         partitions: list[dict[str, object]] = []
         count = 0
@@ -326,7 +326,7 @@ class Console:
             }
         )
 
-    def _topic_name(self, request: Request) -> str:
+    def _topic_name(self, request: HttpRequest) -> str:
         """BadRequest for a topic that there is not."""
         name = text_of(request, "topic")
         self.observer.follow()
@@ -336,7 +336,7 @@ class Console:
 
     # ── changes ─────────────────────────────────────────────────────────────────────────────────
 
-    def _write(self, request: Request) -> Answer:
+    def _write(self, request: HttpRequest) -> HttpAnswer:
         try:
             body = json.loads(request.body)
         except (ValueError, RecursionError):

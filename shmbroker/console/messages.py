@@ -23,7 +23,7 @@ from typing import NamedTuple
 from shmbroker import clock
 from shmbroker.client.reader.asking import EARLIEST, LATEST
 from shmbroker.client.retries import PASSING
-from shmbroker.console.topic_reader import Batch, Offsets, TopicReader
+from shmbroker.console.topic_reader import FetchedBatch, Offsets, TopicReader
 from shmbroker.errors import ProtocolFault
 from shmbroker.records.batch import Record, iterate_block
 from shmbroker.records.batch_layout import H_COUNT
@@ -72,7 +72,7 @@ class Wanted(NamedTuple):
     records_max: int = 50
 
 
-class Progress(NamedTuple):
+class SearchProgress(NamedTuple):
     """How far a search or a tail is."""
 
     records: int
@@ -199,7 +199,7 @@ class Messages(TopicReader):
 
     # ── a search ────────────────────────────────────────────────────────────────────────────────
 
-    def search(self, wanted: Wanted, at: Offsets | int) -> Iterator[At | Progress]:
+    def search(self, wanted: Wanted, at: Offsets | int) -> Iterator[At | SearchProgress]:
         """Records from these offsets (or a timestamp) on that have the text, and now and then how
         far it is; the last one says why it ended. All partitions go on together."""
         starts, ends = self.offsets(EARLIEST), self.offsets(LATEST)
@@ -219,10 +219,10 @@ class Messages(TopicReader):
         next_told = began + PROGRESS_S
         records = taken = found = 0
 
-        def progress(ended: str = "") -> Progress:
+        def progress(ended: str = "") -> SearchProgress:
             done = sum(offsets[partition] - offset for partition, offset in first.items())
             share = done / total if total else 1.0
-            return Progress(records, taken, share, dict(offsets), ended)
+            return SearchProgress(records, taken, share, dict(offsets), ended)
 
         while any(offset < ends[partition] for partition, offset in offsets.items()):
             for partition in offsets:
@@ -262,7 +262,7 @@ class Messages(TopicReader):
 
     # ── a tail ──────────────────────────────────────────────────────────────────────────────────
 
-    def tail(self, text: bytes = b"") -> Iterator[At | Progress]:
+    def tail(self, text: bytes = b"") -> Iterator[At | SearchProgress]:
         """What is appended from now on, with this text (in any case) in it; after each turn how far
         it is."""
         offsets = self.offsets(LATEST)
@@ -301,13 +301,13 @@ class Messages(TopicReader):
             rows.sort(key=lambda pair: pair[1][1])
             left_out += max(0, len(rows) - TAIL_RECORDS_MAX)
             yield from rows[-TAIL_RECORDS_MAX:]
-            yield Progress(records, taken, 1.0, dict(offsets), "", left_out)
+            yield SearchProgress(records, taken, 1.0, dict(offsets), "", left_out)
             clock.sleep(TAIL_REST_S)
-        yield Progress(records, taken, 1.0, dict(offsets), "bounds", left_out)
+        yield SearchProgress(records, taken, 1.0, dict(offsets), "bounds", left_out)
 
 
 def _matching(
-    batch: Batch, start: int, end: int, needle: bytes, wanted: Wanted
+    batch: FetchedBatch, start: int, end: int, needle: bytes, wanted: Wanted
 ) -> Iterator[Record]:
     """Records of a batch that have the text; ProtocolFault if it is malformed."""
     is_lower = wanted.is_case_ignored

@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from shmbroker.client.addresses import Address
 from shmbroker.client.reader.asking import EARLIEST, LATEST
 from shmbroker.console import shown
-from shmbroker.console.access import Request
+from shmbroker.console.access import HttpRequest
 from shmbroker.console.answers import (
     TEXT_MAX,
-    Answer,
     BadRequest,
-    Stream,
+    EventStream,
+    HttpAnswer,
     as_json,
     is_number,
     number_of,
     refused,
     text_of,
 )
-from shmbroker.console.messages import At, Messages, Progress, Wanted
+from shmbroker.console.messages import At, Messages, SearchProgress, Wanted
 from shmbroker.console.topic_reader import PARTITIONS_MAX
 from shmbroker.errors import Fault
 
@@ -34,26 +34,28 @@ _WHERES = ("any", "key", "value", "header")
 class RecordPages:
     """Answers them; for any thread."""
 
-    def __init__(self, bootstrap: Sequence[Address], topic_of: Callable[[Request], str]) -> None:
+    def __init__(
+        self, bootstrap: Sequence[Address], topic_of: Callable[[HttpRequest], str]
+    ) -> None:
         """topic_of: the topic that a request names; BadRequest where there is none."""
         self._bootstrap = list(bootstrap)
         self._topic_of = topic_of
         self._streams = threading.BoundedSemaphore(STREAMS_MAX)
 
-    def open(self, request: Request) -> Messages:
+    def open(self, request: HttpRequest) -> Messages:
         """The topic that a request names; closed by the caller."""
         partition = number_of(request, "partition", -1)
         is_committed = request.query.get("isolation") == "read_committed"
         name = self._topic_of(request)
         return Messages(self._bootstrap, name, None if partition < 0 else partition, is_committed)
 
-    def messages(self, request: Request) -> Answer:
+    def messages(self, request: HttpRequest) -> HttpAnswer:
         """A page of records."""
         is_back = request.query.get("direction") == "back"
         at, count = _place(request), number_of(request, "count", 50)
         with self.open(request) as messages:
             page = messages.page(at, count, is_back)
-        room = shown.Room(ANSWER_BYTES)
+        room = shown.AnswerRoom(ANSWER_BYTES)
         return as_json(
             {
                 "records": [shown.record(number, row, room) for number, row in page.records],
@@ -65,7 +67,7 @@ class RecordPages:
             }
         )
 
-    def message(self, request: Request) -> Answer:
+    def message(self, request: HttpRequest) -> HttpAnswer:
         """One record, whole."""
         partition, offset = number_of(request, "partition", -1), number_of(request, "offset", -1)
         if partition < 0 or offset < 0:
@@ -74,10 +76,10 @@ class RecordPages:
             page = messages.page({partition: offset}, 1, is_back=False)
         if not page.records or page.records[0][1][0] != offset:
             return refused(404, f"there is no record at offset {offset} (any more)")
-        room = shown.Room(ANSWER_BYTES)
+        room = shown.AnswerRoom(ANSWER_BYTES)
         return as_json(shown.record(partition, page.records[0][1], room, MESSAGE_BYTES))
 
-    def search(self, request: Request) -> Answer | Stream:
+    def search(self, request: HttpRequest) -> HttpAnswer | EventStream:
         """Records with a text, as they are found."""
         text = text_of(request, "text").encode("utf-8", "surrogatepass")
         where = request.query.get("in", "any")
@@ -93,14 +95,14 @@ class RecordPages:
         at = _place(request)
         return self._stream(request, lambda messages: messages.search(wanted, at))
 
-    def tail(self, request: Request) -> Answer | Stream:
+    def tail(self, request: HttpRequest) -> HttpAnswer | EventStream:
         """Records as they are appended."""
         text = request.query.get("text", "")[:TEXT_MAX].encode("utf-8", "surrogatepass")
         return self._stream(request, lambda messages: messages.tail(text))
 
     def _stream(
-        self, request: Request, begin: Callable[[Messages], Iterator[At | Progress]]
-    ) -> Answer | Stream:
+        self, request: HttpRequest, begin: Callable[[Messages], Iterator[At | SearchProgress]]
+    ) -> HttpAnswer | EventStream:
         if not self._streams.acquire(blocking=False):
             return refused(503, f"{STREAMS_MAX} searches and live tails run already: end one")
         try:
@@ -113,24 +115,24 @@ class RecordPages:
             messages.close()
             self._streams.release()
 
-        return Stream(_streamed(messages, begin), close)
+        return EventStream(_streamed(messages, begin), close)
 
 
 def _streamed(
-    messages: Messages, begin: Callable[[Messages], Iterator[At | Progress]]
+    messages: Messages, begin: Callable[[Messages], Iterator[At | SearchProgress]]
 ) -> Iterator[tuple[str, object]]:
     try:
         yield "opened", {"partitions": len(messages.partitions)}
         for found in begin(messages):
-            if isinstance(found, Progress):
+            if isinstance(found, SearchProgress):
                 yield "progress", found._asdict() | {"following": _as_text(found.following)}
             else:
-                yield "record", shown.record(*found, shown.Room(ANSWER_BYTES))
+                yield "record", shown.record(*found, shown.AnswerRoom(ANSWER_BYTES))
     except (Fault, OSError) as fault:
         yield "failed", {"error": str(fault)}
 
 
-def _place(request: Request) -> dict[int, int] | int:
+def _place(request: HttpRequest) -> dict[int, int] | int:
     """Where to begin: from=earliest, from=latest, time=MS, or at=PARTITION:OFFSET,…"""
     query = request.query
     if "at" in query:

@@ -20,8 +20,8 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
 from shmbroker import clock
-from shmbroker.console.access import Request
-from shmbroker.console.answers import Answer, Stream, refused
+from shmbroker.console.access import HttpRequest
+from shmbroker.console.answers import EventStream, HttpAnswer, refused
 from shmbroker.console.api import Console
 from shmbroker.metrics.server import Accepted, BoundedHandler, BoundedServer
 
@@ -51,7 +51,7 @@ HEADERS = (
 )
 
 
-def page_files(root: Path = STATIC) -> dict[str, Answer]:
+def page_files(root: Path = STATIC) -> dict[str, HttpAnswer]:
     """The files of the page by their paths; each is read once, here."""
     found = {}
     for file in sorted(root.iterdir()):
@@ -61,15 +61,15 @@ def page_files(root: Path = STATIC) -> dict[str, Answer]:
         tag = f'"{hashlib.sha256(body).hexdigest()[:20]}"'
         headers = (("ETag", tag), ("Cache-Control", "no-cache"))
         path = "/" if file.name == "index.html" else f"/static/{file.name}"
-        found[path] = Answer(200, TYPES[file.suffix], body, headers)
+        found[path] = HttpAnswer(200, TYPES[file.suffix], body, headers)
     return found
 
 
-class Server(BoundedServer):
+class ConsoleServer(BoundedServer):
     """Answers on a socket that listens already."""
 
     def __init__(self, listening: socket.socket, console: Console) -> None:
-        super().__init__(listening, Handler, THREADS_MAX)
+        super().__init__(listening, ConsoleHandler, THREADS_MAX)
         self.console = console
         self._waiting: dict[Accepted, float] = {}
         self._waiting_lock = threading.Lock()
@@ -100,10 +100,10 @@ class Server(BoundedServer):
                 pass  # it has gone by itself
 
 
-class Handler(BoundedHandler):
+class ConsoleHandler(BoundedHandler):
     """One connection."""
 
-    server: Server
+    server: ConsoleServer
 
     def do_GET(self) -> None:
         """Answer."""
@@ -130,12 +130,12 @@ class Handler(BoundedHandler):
             self._send(refused(400, "this is no request"))
             return
         answer = self.server.console.answer(request)
-        if isinstance(answer, Answer):
+        if isinstance(answer, HttpAnswer):
             self._send(answer)
         else:
             self._stream(answer)
 
-    def _parse(self, body: bytes) -> Request | None:
+    def _parse(self, body: bytes) -> HttpRequest | None:
         path, _, query = self.path.partition("?")
         if not path.startswith("/"):
             return None
@@ -149,7 +149,7 @@ class Handler(BoundedHandler):
         headers = {
             name.lower(): ", ".join(self.headers.get_all(name, ())) for name in set(self.headers)
         }
-        return Request(self.command, path, dict(pairs), headers, body)
+        return HttpRequest(self.command, path, dict(pairs), headers, body)
 
     def _head(self, status: int, content_type: str, *more: tuple[str, str]) -> None:
         self.send_response(status)
@@ -157,7 +157,7 @@ class Handler(BoundedHandler):
         for name, value in (*HEADERS, *more):
             self.send_header(name, value)
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: HttpAnswer) -> None:
         more = answer.headers or (("Cache-Control", "no-store"),)
         self._head(answer.status, answer.content_type, *more)
         self.send_header("Content-Length", str(len(answer.body)))
@@ -165,7 +165,7 @@ class Handler(BoundedHandler):
         if self.command != "HEAD":
             self.wfile.write(answer.body)
 
-    def _stream(self, stream: Stream) -> None:
+    def _stream(self, stream: EventStream) -> None:
         try:
             self._head(200, "text/event-stream", ("Cache-Control", "no-store"))
             self.end_headers()

@@ -26,7 +26,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 Field = dict[str, str | int | bool]
 
 
-class Room:
+class AnswerRoom:
     """Bytes that an answer still has."""
 
     def __init__(self, left: int) -> None:
@@ -39,7 +39,7 @@ class Room:
         return given
 
 
-def field(data: bytes | None, room: Room, most: int = FIELD_BYTES_MAX) -> Field:
+def field(data: bytes | None, room: AnswerRoom, most: int = FIELD_BYTES_MAX) -> Field:
     """A key, a value, or the value of a header."""
     if data is None:
         return {"kind": "null"}
@@ -66,7 +66,7 @@ def _text(part: bytes, is_cut: bool) -> str | None:
     return None if _CONTROLS.search(text) else text
 
 
-def record(partition: int, found: Record, room: Room, most: int = FIELD_BYTES_MAX) -> object:
+def record(partition: int, found: Record, room: AnswerRoom, most: int = FIELD_BYTES_MAX) -> object:
     """A record for the page."""
     offset, timestamp, key, value, headers = found
     return {

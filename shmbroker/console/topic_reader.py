@@ -18,7 +18,7 @@ from typing import NamedTuple, Self
 from shmbroker.client.cluster import Cluster, Topic
 from shmbroker.client.connection import Connection
 from shmbroker.client.faults import ClusterFault, LaterFault, refuse
-from shmbroker.client.reader.aborted import AbortedTransaction, find_ends
+from shmbroker.client.reader.aborted import AbortedRange, find_ends
 from shmbroker.client.retries import patiently
 from shmbroker.records.batch import iterate_batches, open_batch
 from shmbroker.records.batch_layout import (
@@ -51,7 +51,7 @@ Offsets = dict[int, int]
 """Offsets by partition."""
 
 
-class Batch(NamedTuple):
+class FetchedBatch(NamedTuple):
     """A batch with data, as it was fetched."""
 
     header: tuple[int, ...]
@@ -68,10 +68,10 @@ class Batch(NamedTuple):
         return open_batch(self.data, self.position, PLAIN_BYTES_MAX)[1]
 
 
-class Answer(NamedTuple):
+class LeaderAnswer(NamedTuple):
     """What a leader has from an offset on."""
 
-    batches: list[Batch]
+    batches: list[FetchedBatch]
     next_offset: int
     high_watermark: int
     bytes: int
@@ -183,13 +183,13 @@ class TopicReader:
             "rack_id": "",
         }
 
-    def fetch(self, partition: int, offset: int) -> Answer:
+    def fetch(self, partition: int, offset: int) -> LeaderAnswer:
         """What the leader has from this offset on, at once."""
         return patiently(
             lambda: self._fetch_once(partition, offset), RETRY_S, before_retry=self.find_again
         )
 
-    def _fetch_once(self, partition: int, offset: int) -> Answer:
+    def _fetch_once(self, partition: int, offset: int) -> LeaderAnswer:
         leader = self.topic.leader_of(partition)
         if leader < 0:
             raise LaterFault(f"{self.name}-{partition} has no leader")
@@ -198,7 +198,7 @@ class TopicReader:
         ((_, found),) = self._answers(answer, {partition: offset})
         return found
 
-    def _answers(self, answer: Message, asked: Offsets) -> Iterator[tuple[int, Answer]]:
+    def _answers(self, answer: Message, asked: Offsets) -> Iterator[tuple[int, LeaderAnswer]]:
         refuse(answer["error_code"], f"fetch of {self.name}")
         for topic in answer["responses"]:
             for row in topic["partitions"]:
@@ -206,7 +206,7 @@ class TopicReader:
                 refuse(row["error_code"], f"fetch of {self.name}-{number}")
                 yield number, self._read(row, asked[number])
 
-    def _read(self, row: Message, offset: int) -> Answer:
+    def _read(self, row: Message, offset: int) -> LeaderAnswer:
         data = memoryview(row["records"] or b"")
         begun = [
             (each["producer_id"], each["first_offset"])
@@ -217,10 +217,10 @@ class TopicReader:
         for position, header in iterate_batches(data):
             next_offset = max(next_offset, header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1)
             if not (header[H_ATTRIBUTES] & CONTROL_BIT or _is_aborted(header, aborted)):
-                batches.append(Batch(header, data, position))
-        return Answer(batches, next_offset, row["high_watermark"], len(data))
+                batches.append(FetchedBatch(header, data, position))
+        return LeaderAnswer(batches, next_offset, row["high_watermark"], len(data))
 
-    def turn(self, offsets: Offsets) -> Iterator[Iterator[tuple[int, Answer]]]:
+    def turn(self, offsets: Offsets) -> Iterator[Iterator[tuple[int, LeaderAnswer]]]:
         """Ask all leaders at once, each of which waits until something comes."""
         by_leader: dict[int, Offsets] = {}
         for partition, offset in offsets.items():
@@ -239,7 +239,7 @@ class TopicReader:
             yield self._answers(self._waiting[leader].receive(), asked)
 
 
-def _is_aborted(header: tuple[int, ...], aborted: tuple[AbortedTransaction, ...]) -> bool:
+def _is_aborted(header: tuple[int, ...], aborted: tuple[AbortedRange, ...]) -> bool:
     return bool(header[H_ATTRIBUTES] & TRANSACTIONAL_BIT) and any(
         header[H_PRODUCER_ID] == each.producer_id
         and each.first_offset <= header[H_BASE_OFFSET] <= each.last_offset

@@ -31,7 +31,7 @@ from shmbroker.controller.mutation_quotas import UNBOUNDED
 from shmbroker.controller.raft.metadata_log import DecisionTooLargeFault, encode_records
 from shmbroker.controller.raft.quorum_description import describe_quorum
 from shmbroker.controller.raft.voter import Voter
-from shmbroker.controller.served import SERVED, Asked, Served
+from shmbroker.controller.served import SERVED, DecisionRequest, Served
 from shmbroker.controller.told_ends import ToldEnds
 from shmbroker.ids import random_uuid
 from shmbroker.log.faults import DiskFullFault
@@ -197,8 +197,8 @@ class ActiveController:
         now_ms: int,
         identity: Identity,
         mutations: Mutations,
-    ) -> Asked:
-        return Asked(
+    ) -> DecisionRequest:
+        return DecisionRequest(
             request,
             version,
             now_ms,

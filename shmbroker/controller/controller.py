@@ -76,7 +76,7 @@ ABSENT_WAIT_S = 10.0
 is decided without them who leads. One that starts registers within a second."""
 
 
-class Family(NamedTuple):
+class ControllerPeers(NamedTuple):
     """The processes that a controller has to do with."""
 
     brokers: Mapping[int, int]
@@ -97,7 +97,7 @@ class Controller:
         config: BrokerConfig,
         voter: Voter,
         cluster_id: str,
-        family: Family,
+        family: ControllerPeers,
         new_uuid: Callable[[], bytes] = random_uuid,
         on_log_levels: Callable[[Mapping[str, str | None]], None] = lambda _changes: None,
     ) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     Message = dict[str, Any]
 
 
-class Asked(NamedTuple):
+class DecisionRequest(NamedTuple):
     """A request, and what it is decided by."""
 
     request: Message
@@ -66,7 +66,7 @@ class Asked(NamedTuple):
 class Served(NamedTuple):
     """How one API is decided."""
 
-    decide: Callable[[Asked], Decision]
+    decide: Callable[[DecisionRequest], Decision]
     results: str = ""
     """Where the response has one error for each thing; "": it has one for all."""
     is_in_steps: bool = False

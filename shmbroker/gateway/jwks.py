@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shmbroker.clock import Clock
-    from shmbroker.security.sasl.jwt import Key
+    from shmbroker.security.sasl.jwt import SigningKey
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Jwks:
         self.url = url
         self._refresh_s, self._rest_s, self._rest_s_max = refresh_s, rest_s, rest_s_max
         self._read = read or read_url
-        self._keys: Sequence[Key] = ()
+        self._keys: Sequence[SigningKey] = ()
         self._tried = threading.Event()
         self._wanted = threading.Event()
         self._next_wanted = 0.0
@@ -64,7 +64,7 @@ class Jwks:
             self._thread.start()
             self._tried.wait(FIRST_S)
 
-    def known(self) -> Sequence[Key]:
+    def known(self) -> Sequence[SigningKey]:
         """The keys that were read last; does not wait."""
         return self._keys
 

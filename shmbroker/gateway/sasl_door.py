@@ -28,7 +28,7 @@ from shmbroker.errors import ProtocolFault
 from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.jwks import Jwks
 from shmbroker.security.sasl import bearer, plain, scram
-from shmbroker.security.sasl.exchange import RAW, Exchange, Offer, Said
+from shmbroker.security.sasl.exchange import RAW, Offer, Said, SaslExchange
 from shmbroker.security.sasl.jwt import JwtValidator
 from shmbroker.wire import codec
 from shmbroker.wire.api_keys import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from shmbroker.gateway.ports import Submit, Submits
     from shmbroker.security.sasl.offered import Offered, Tokens
     from shmbroker.security.sasl.outcome import Mechanism
-    from shmbroker.security.sasl.scram import ScramUsers
+    from shmbroker.security.sasl.scram import ScramCredentials
 
 NAMES = {SASL_HANDSHAKE: "SaslHandshake", SASL_AUTHENTICATE: "SaslAuthenticate"}
 VERSIONS = {SASL_HANDSHAKE: 1, SASL_AUTHENTICATE: 2}
@@ -100,7 +100,7 @@ class SaslDoor:
         self,
         receiver: Receiver,
         offered: Offered,
-        scram_users: ScramUsers,
+        scram_users: ScramCredentials,
         frame_bytes_max: int,
         delay_s: float,
     ) -> None:
@@ -162,7 +162,7 @@ class Visit:
     def __init__(self, door: SaslDoor, connection: Connection) -> None:
         self._door = door
         self._connection = connection
-        self._exchange = Exchange(door.offers)
+        self._exchange = SaslExchange(door.offers)
         self._ends = float("inf")
         """When the session does, in monotonic seconds."""
         self._admitted: Submits = _NOTHING

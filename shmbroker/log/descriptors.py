@@ -10,7 +10,7 @@ from typing import Protocol
 from shmbroker.errors import StorageFault
 
 
-class Reading(Protocol):
+class DescriptorOwner(Protocol):
     """What has a file open here: a segment."""
 
     file_id: int
@@ -30,9 +30,9 @@ class Descriptors:
 
     def __init__(self, limit: int = 512) -> None:
         self.limit = limit
-        self._open: dict[int, tuple[int, Reading]] = {}
+        self._open: dict[int, tuple[int, DescriptorOwner]] = {}
 
-    def of(self, reading: Reading) -> int:
+    def of(self, reading: DescriptorOwner) -> int:
         """The descriptor of a segment's file; StorageFault if it can't be opened."""
         row = self._open.pop(reading.file_id, None)
         if row is None:

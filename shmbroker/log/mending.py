@@ -68,7 +68,7 @@ class Hole(NamedTuple):
     """Exclusive."""
 
 
-class Kept(NamedTuple):
+class KeptBytes(NamedTuple):
     """Bytes that stay."""
 
     position: int
@@ -80,7 +80,7 @@ class Kept(NamedTuple):
 class Mend(NamedTuple):
     """What is right of a segment from a damaged place on."""
 
-    kept: list[Kept]
+    kept: list[KeptBytes]
     holes: list[Hole]
     moved: list[tuple[int, int, int]]
     """(position, base offset found, base offset due) of batches that are set right."""
@@ -150,7 +150,7 @@ def survey(
     """
     due = _Expected(base, epoch, limit, gaps_end)
     position, size = 0, len(content)
-    kept: list[Kept] = []
+    kept: list[KeptBytes] = []
     holes: list[Hole] = []
     moved: list[tuple[int, int, int]] = []
     is_behind_hole = is_torn = False
@@ -170,7 +170,7 @@ def survey(
                 holes[-1] = holes[-1]._replace(end_offset=base_offset)
             elif base_offset > due.offset and due.is_dense:
                 holes.append(Hole(position, position, due.offset, base_offset))
-            kept.append(Kept(position, end, stamp))
+            kept.append(KeptBytes(position, end, stamp))
             due.offset, due.epoch = base_offset + header[H_LAST_OFFSET_DELTA] + 1, leader_epoch
             position, is_behind_hole = end, False
             continue

@@ -60,7 +60,7 @@ _LATEST_MS = 2**63 - 1
 """No record has a later timestamp."""
 
 
-class PositionSlot(Protocol):
+class EndSlot(Protocol):
     """Where the end of the log survives the death of its process."""
 
     def store(self, base: int, position: int, end: int) -> None: ...
@@ -82,7 +82,7 @@ class PartitionLog:
         directory: str,
         config: LogConfig,
         file_ids: Iterator[int],
-        position_slot: PositionSlot | None,
+        position_slot: EndSlot | None,
         descriptors: Descriptors | None,
     ) -> None:
         self.directory = directory
@@ -146,7 +146,7 @@ class PartitionLog:
         config: LogConfig,
         *,
         file_ids: Iterator[int],
-        position_slot: PositionSlot | None = None,
+        position_slot: EndSlot | None = None,
         trusted: tuple[int, int, int] | None = None,
         clean: bool = True,
         recovery_point: int = 0,

@@ -91,18 +91,18 @@ class BoundedHandler(BaseHTTPRequestHandler):
         """Write nothing: a line for each request is not wanted."""
 
 
-class Server(BoundedServer):
+class MetricsServer(BoundedServer):
     """Shows these pages."""
 
     def __init__(self, listening: socket.socket, pages: Pages) -> None:
-        super().__init__(listening, Handler, THREADS_MAX)
+        super().__init__(listening, MetricsHandler, THREADS_MAX)
         self.pages = pages
 
 
-class Handler(BoundedHandler):
+class MetricsHandler(BoundedHandler):
     """One connection."""
 
-    server: Server
+    server: MetricsServer
 
     def do_GET(self) -> None:
         """Answer, or 404."""

@@ -41,7 +41,7 @@ class NotAllowed(Fault):
     """The family belongs to another user."""
 
 
-class Running(NamedTuple):
+class RunningFamily(NamedTuple):
     """A family that runs."""
 
     pid: int
@@ -72,7 +72,7 @@ class Attached:
         os.close(self._pidfd)
 
 
-def running() -> list[Running]:
+def running() -> list[RunningFamily]:
     """The families of this host, by their supervisors' pids."""
     found = []
     for name in sorted(filter(str.isdecimal, os.listdir("/proc")), key=int):
@@ -82,9 +82,9 @@ def running() -> list[Running]:
         try:
             user = os.stat(f"/proc/{pid}").st_uid
             about = _about(pid)
-            found.append(Running(pid, user, about.data_directory, about.cluster_id))
+            found.append(RunningFamily(pid, user, about.data_directory, about.cluster_id))
         except NotAllowed:
-            found.append(Running(pid, user, None))
+            found.append(RunningFamily(pid, user, None))
         except (OSError, Fault):
             continue  # it ends, or another version runs it
     return found

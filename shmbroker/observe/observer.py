@@ -15,7 +15,7 @@ from shmbroker.observe import shared_memory
 from shmbroker.observe.about import About
 from shmbroker.observe.groups import GroupAsker
 from shmbroker.observe.health import reasons_not_ready
-from shmbroker.observe.partitions import ChangeCounts, Directories, Partitions, brokers
+from shmbroker.observe.partitions import ChangeCounts, Directories, ObservedPartitions, brokers
 from shmbroker.observe.shared_memory import Family
 from shmbroker.observe.snapshot import Snapshot
 from shmbroker.settings.layers import (
@@ -45,7 +45,9 @@ class Observer:
         self.addresses = about.reached()
         """Where the brokers are reached from this host, by their ids."""
         self.groups = GroupAsker(about.data_directory, about.addresses)
-        self._partitions = Partitions(positions, Directories(about.directories), self._min_in_sync)
+        self._partitions = ObservedPartitions(
+            positions, Directories(about.directories), self._min_in_sync
+        )
         self._changes = ChangeCounts()
         self._is_first = True
         self._sign = sign

@@ -124,7 +124,7 @@ def _look(path: str) -> Files | None:
     return Files(first, len(sizes), sum(sizes.values()) - sizes[active], active)
 
 
-class Partitions:
+class ObservedPartitions:
     """Looks at those of one family."""
 
     def __init__(

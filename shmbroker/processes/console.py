@@ -18,7 +18,7 @@ import socket
 from shmbroker import clock
 from shmbroker.console.access import Access
 from shmbroker.console.api import Console
-from shmbroker.console.server import Server, page_files
+from shmbroker.console.server import ConsoleServer, page_files
 from shmbroker.ipc.slots import Slot
 from shmbroker.observe import shared_memory
 from shmbroker.processes.child import REST_S, SleepingChild
@@ -49,7 +49,7 @@ class ConsoleProcess(SleepingChild):
         may_write = config["shmbroker.console.writes"]
         access = Access([host], secrets.token_urlsafe(32), may_write)
         self.console = Console(self.observer, config, access, page_files())
-        self.server = Server(listening, self.console)
+        self.server = ConsoleServer(listening, self.console)
         self.may_write = may_write
         self._next_look_s = 0.0
         self._applied_index = self.counters.at(slot.index, METADATA_APPLIED)

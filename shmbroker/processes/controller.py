@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shmbroker import clock, logs
 from shmbroker.controller.boot import open_voter
-from shmbroker.controller.controller import Controller, Family
+from shmbroker.controller.controller import Controller, ControllerPeers
 from shmbroker.controller.raft.voter_links import VoterLinks
 from shmbroker.ipc.slots import CONTROLLER, IO_WORKER, Slot
 from shmbroker.processes.child import Child
@@ -53,7 +53,7 @@ class ControllerProcess(Child):
             config,
             voter,
             cluster_id,
-            Family(brokers, others, shared.doorbells[1:]),
+            ControllerPeers(brokers, others, shared.doorbells[1:]),
             on_log_levels=self._store_log_levels,
         )
 

@@ -48,7 +48,7 @@ class Found(NamedTuple):
 
     path: str
     identity: MetaProperties | None = None
-    standing: voter_change.Standing | None = None
+    standing: voter_change.StoredQuorum | None = None
     """Where the controller there stands."""
     holds_replicas: bool = False
     fault: str = ""

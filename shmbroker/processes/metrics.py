@@ -20,7 +20,7 @@ from shmbroker.ipc.slots import Slot
 from shmbroker.metrics import text
 from shmbroker.metrics.samples import Samples
 from shmbroker.metrics.series import put_all
-from shmbroker.metrics.server import Pages, Server
+from shmbroker.metrics.server import MetricsServer, Pages
 from shmbroker.processes.child import REST_S, SleepingChild
 from shmbroker.processes.shared_resources import SharedResources
 from shmbroker.shm.counters import METADATA_APPLIED
@@ -42,7 +42,7 @@ class MetricsProcess(SleepingChild):
         """Serve until asked to stop."""
         self._follow()
         self.observer.groups.start()
-        Server(self.listening, Pages(self.metrics, self.observer.reasons_not_ready)).start()
+        MetricsServer(self.listening, Pages(self.metrics, self.observer.reasons_not_ready)).start()
         self.say_running()
         host, port = self.listening.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host

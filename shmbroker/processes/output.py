@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TextIO
 
 
-class Handler(logging.StreamHandler[TextIO]):
+class StderrHandler(logging.StreamHandler[TextIO]):
     """Lines to stderr; one that can't be written is left out."""
 
     def handleError(self, record: logging.LogRecord) -> None:

@@ -13,19 +13,13 @@ from collections.abc import Mapping, Sequence
 from shmbroker.client.cluster import Topic
 from shmbroker.client.faults import NoFilesFault, told_in
 from shmbroker.client.reader import tasks
-from shmbroker.client.reader.asking import (
-    EARLIEST,
-    LATEST,
-    Ends,
-    TopicPartition,
-    partition_text,
-)
+from shmbroker.client.reader.asking import EARLIEST, LATEST, Ends, partition_text
 from shmbroker.client.reader.broker_client import BrokerClient, PartitionFiles
 from shmbroker.client.reader.planning import Range, ends_within_bytes
 from shmbroker.client.reader.segment_files import GoneFault, SegmentFiles
 from shmbroker.client.reader.tasks import ReadPlan, Terms, partition_files, without_files
 from shmbroker.errors import ConfigFault
-from shmbroker.ids import uuid_text
+from shmbroker.ids import TopicPartition, uuid_text
 from shmbroker.spark.offsets import within_limit
 from shmbroker.spark.options import Options, Position
 from shmbroker.spark.reading import WORDS, reading_of

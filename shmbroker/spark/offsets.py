@@ -12,8 +12,8 @@ Documents are built in one order, as Spark compares their text.
 from collections.abc import Mapping
 from typing import Any
 
-from shmbroker.client.reader.asking import Ends, TopicPartition
-from shmbroker.ids import uuid_text
+from shmbroker.client.reader.asking import Ends
+from shmbroker.ids import TopicPartition, uuid_text
 from shmbroker.spark.options import QUERY_ID, TOPIC_IDS
 
 

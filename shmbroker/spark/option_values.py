@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from shmbroker.client import security
 from shmbroker.client.nearest import nearest
-from shmbroker.client.profiles import Entry
+from shmbroker.client.profiles import ProfileEntry
 from shmbroker.errors import ConfigFault
 
 Given = Mapping[str, str]
@@ -100,13 +100,13 @@ SECURITY = frozenset(f"kafka.{name}" for name in security.SETTINGS)
 """`kafka.*` options of TLS and SASL."""
 
 
-def entry_of(given: Given) -> tuple[str, Entry]:
+def entry_of(given: Given) -> tuple[str, ProfileEntry]:
     """Bootstrap servers, empty where nothing names any, and how they are entered: by the option
     profile, and by `kafka.*` above it."""
     settings = {
         name.removeprefix("kafka."): value for name, value in given.items() if name in SECURITY
     }
-    entry = Entry(given.get("profile", "").strip(), tuple(sorted(settings.items())))
+    entry = ProfileEntry(given.get("profile", "").strip(), tuple(sorted(settings.items())))
     return given.get("kafka.bootstrap.servers", "").strip() or entry.servers() or "", entry
 
 

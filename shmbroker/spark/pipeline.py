@@ -75,13 +75,13 @@ class Insert(NamedTuple):
     select: str
 
 
-class Plain(NamedTuple):
+class SparkStatement(NamedTuple):
     """A statement of Spark's."""
 
     text: str
 
 
-Statement = Stream | Insert | Plain
+Statement = Stream | Insert | SparkStatement
 
 
 def parse(text: str, variables: Mapping[str, str]) -> list[Statement]:
@@ -132,7 +132,7 @@ def _statement(text: str) -> Statement:
         if not rest.strip():
             raise ConfigFault(f"INSERT INTO TOPIC {match['topic']}: the SELECT is missing")
         return Insert(match["topic"].strip("`'"), options, rest.strip())
-    return Plain(text)
+    return SparkStatement(text)
 
 
 def _brackets(text: str) -> tuple[str, str]:

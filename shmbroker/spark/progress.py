@@ -20,7 +20,7 @@ LINE_S = 60.0
 """How often there is a line where stderr is no terminal."""
 
 
-class Progress:
+class QueryProgress:
     """One query, from its reports."""
 
     def __init__(self, name: str) -> None:
@@ -60,7 +60,7 @@ class Reporter:
     def __init__(
         self, queries: Sequence[Any], terminal: TextIO, now: Callable[[], float] = clock.monotonic
     ) -> None:
-        self.each = [Progress(query.name) for query in queries]
+        self.each = [QueryProgress(query.name) for query in queries]
         self._queries = queries
         self._terminal = terminal
         self._is_terminal = terminal.isatty()

@@ -21,10 +21,10 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from shmbroker.client.profiles import Entry
-from shmbroker.client.reader.aborted import AbortedTransaction
+from shmbroker.client.profiles import ProfileEntry
+from shmbroker.client.reader.aborted import AbortedRange
 from shmbroker.client.reader.asking import Consumer
-from shmbroker.client.reader.leaders import Leaders
+from shmbroker.client.reader.leaders import KnownLeaders
 from shmbroker.client.reader.planning import Piece
 from shmbroker.client.reader.reading import FETCH, FILES, Reading
 from shmbroker.errors import ConfigFault, CorruptFault
@@ -70,7 +70,7 @@ def read_ranges(
 
     For a function given to `mapInArrow`. ConfigFault if the rows aren't those of emit=ranges.
     """
-    with Leaders() as leaders:
+    with KnownLeaders() as leaders:
         for piece, reading in pieces_of(batches):
             yield from read(piece, reading, tuple(columns), leaders)
 
@@ -99,10 +99,10 @@ def _decode(text: str) -> tuple[Piece, Reading]:
         document = json.loads(text)
         fields, reading = document["piece"], document["reading"]
         fields["topic_id"] = uuid_from_text(fields["topic_id"])
-        fields["aborted"] = tuple(AbortedTransaction(*t) for t in fields["aborted"])
+        fields["aborted"] = tuple(AbortedRange(*t) for t in fields["aborted"])
         consumer = Consumer(*reading["consumer"])
         profile, settings = consumer.entry
-        entry = Entry(profile, tuple((name, value) for name, value in settings))
+        entry = ProfileEntry(profile, tuple((name, value) for name, value in settings))
         reading["consumer"] = consumer._replace(entry=entry)
         return Piece(**fields), Reading(**reading)
     except (ValueError, KeyError, TypeError) as error:

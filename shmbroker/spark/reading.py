@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shmbroker.client import faults
-from shmbroker.client.reader.leaders import Leaders
+from shmbroker.client.reader.leaders import KnownLeaders
 from shmbroker.client.reader.planning import Piece
 from shmbroker.client.reader.reading import Reading
 from shmbroker.client.reader.reading import read as read_piece
@@ -36,7 +36,7 @@ def reading_of(options: Options) -> Reading:
 
 
 def read(
-    piece: Piece, reading: Reading, columns: tuple[str, ...], leaders: Leaders | None = None
+    piece: Piece, reading: Reading, columns: tuple[str, ...], leaders: KnownLeaders | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the piece's records as Arrow batches with these columns; `leaders`: of many pieces."""
     with faults.told_in(WORDS):

@@ -63,10 +63,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
-    from shmbroker.client.producer.delivery import Identity
+    from shmbroker.client.producer.delivery import ProducerIdentity
     from shmbroker.client.producer.producer import Producer
     from shmbroker.client.producer.written import Stored
-    from shmbroker.spark.transactions.driver import Run
+    from shmbroker.spark.transactions.driver import KeeperRun
 
 logger = logging.getLogger("shmbroker.spark")
 
@@ -91,7 +91,7 @@ class Writing(NamedTuple):
     columns: dict[str, int]
     name: str
     version: int
-    run: Run | None = None
+    run: KeeperRun | None = None
     """The run of a write with transactions; None without them."""
 
 
@@ -189,7 +189,7 @@ class StreamWriter(worker.Shipped, DataSourceStreamArrowWriter):
 # --- the driver ----------------------------------------------------------------------------------
 
 
-def _run(sink: Sink, options: Mapping[str, str]) -> Run | None:
+def _run(sink: Sink, options: Mapping[str, str]) -> KeeperRun | None:
     """A run of a write in a transaction; None without."""
     if not sink.is_transactional:
         return None
@@ -267,13 +267,13 @@ def _columns(schema: StructType, topic: str | None) -> dict[str, int]:
 # --- a task --------------------------------------------------------------------------------------
 
 
-def identity_of(name: str, version: int, task: int) -> Identity:
+def identity_of(name: str, version: int, task: int) -> ProducerIdentity:
     """The producer id and epoch of a task in one write of a series."""
-    from shmbroker.client.producer.delivery import Identity
+    from shmbroker.client.producer.delivery import ProducerIdentity
 
     text = f"{name}/{version // VERSIONS}/{task}"
     digest = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
-    return Identity(_OWN_IDS | digest % _OWN_IDS, version % VERSIONS)
+    return ProducerIdentity(_OWN_IDS | digest % _OWN_IDS, version % VERSIONS)
 
 
 def write_rows(batches: Iterator[pa.RecordBatch], writing: Writing) -> WriterCommitMessage:
@@ -302,16 +302,16 @@ def write_rows(batches: Iterator[pa.RecordBatch], writing: Writing) -> WriterCom
 
 
 def _write_in_transaction(
-    batches: Iterator[pa.RecordBatch], writing: Writing, run: Run, arguments: dict[str, Any]
+    batches: Iterator[pa.RecordBatch], writing: Writing, run: KeeperRun, arguments: dict[str, Any]
 ) -> InTransaction:
     """Write batches in a transaction, by the leases of the keeper."""
     from shmbroker.spark.transactions import sending
-    from shmbroker.spark.transactions.series import Series
+    from shmbroker.spark.transactions.series import TransactionSeries
 
     sink = writing.sink
     task = TaskContext.get()
     assert task is not None
-    series = Series(
+    series = TransactionSeries(
         _series_name(writing.name),
         sink.bootstrap_servers,
         arguments["client_id"],
@@ -336,7 +336,9 @@ def _write_in_transaction(
 class _TaskWriter:
     """Hands a task's rows to its producer, without those that are there already."""
 
-    def __init__(self, producer: Producer, writing: Writing, identity: Identity | None) -> None:
+    def __init__(
+        self, producer: Producer, writing: Writing, identity: ProducerIdentity | None
+    ) -> None:
         self._producer = producer
         self._writing = writing
         self._identity = identity
@@ -374,7 +376,7 @@ class _TaskWriter:
             )
         return Committed(self._producer.written().records, self._left_out)
 
-    def _ask(self, topic: str, identity: Identity) -> None:
+    def _ask(self, topic: str, identity: ProducerIdentity) -> None:
         from shmbroker.client.producer.written import stored_by
 
         wait_s = self._writing.sink.producer.get("max_block_ms", _BLOCK_MS) / 1000

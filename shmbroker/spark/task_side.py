@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from pyspark.sql.datasource import InputPartition
 
-from shmbroker.client.reader.leaders import Leaders
+from shmbroker.client.reader.leaders import KnownLeaders
 from shmbroker.client.reader.planning import Piece
 from shmbroker.spark import worker
 from shmbroker.spark.columns import declared
@@ -57,7 +57,7 @@ class TaskSide(worker.Shipped):
 
             yield ranges.to_batch(partition.pieces, reading).select(self.columns)
             return
-        with worker.told_plainly(), Leaders() as leaders:
+        with worker.told_plainly(), KnownLeaders() as leaders:
             for piece in partition.pieces:
                 batches = read(piece, reading, self.columns, leaders)
                 yield from declared(batches, self.required) if self.required else batches

@@ -38,7 +38,7 @@ _NO_FAULT = -1001
 _Rule = TypeVar("_Rule", int, float)
 
 
-class Rules:
+class FaultRules:
     """What is to go wrong, by api key. Of several rules that last, the newest counts; when it ends,
     the one before it does."""
 
@@ -119,7 +119,7 @@ class Proxy:
     """A proxy in front of the brokers at these ports of this host; it serves until `stop`."""
 
     def __init__(self, broker_ports: Sequence[int]) -> None:
-        self.rules = Rules()
+        self.rules = FaultRules()
         self.ports: dict[int, int] = {}
         """The proxy's ports, by the broker's."""
         self._loop = asyncio.new_event_loop()
@@ -195,7 +195,7 @@ class _Pair:
 
     __slots__ = ("_asked", "_in_order", "_ports", "_rules")
 
-    def __init__(self, rules: Rules, ports: dict[int, int]) -> None:
+    def __init__(self, rules: FaultRules, ports: dict[int, int]) -> None:
         self._rules = rules
         self._ports = ports
         self._asked: deque[_Answer] = deque()

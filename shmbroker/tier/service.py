@@ -62,7 +62,7 @@ RETRY_S = 5.0
 """The time after which what belongs to nobody is tried to be removed once more."""
 
 
-class Asked(Protocol):
+class TierRequest(Protocol):
     """One request, and the way back."""
 
     def reply(self, body: Body, /) -> None:
@@ -120,7 +120,7 @@ class TierService:
             TIER_ABORTED: ("TierAborted", self.on_aborted),
             TIER_STATE: ("TierState", self.on_state),
         }
-        """By api key: a handler answers at once, or None and later by `Asked.reply`."""
+        """By api key: a handler answers at once, or None and later by `TierRequest.reply`."""
         self.now = 0.0
         """The time of this turn."""
         self.swept: set[str] = set()
@@ -229,7 +229,7 @@ class TierService:
 
     # ── what I/O workers ask ────────────────────────────────────────────────────────────────────
 
-    def on_load(self, call: Asked, body: Body) -> Body | None:
+    def on_load(self, call: TierRequest, body: Body) -> Body | None:
         """TierLoad: the segments of a partition that are in the store."""
         name, prefix = self._place(body)
         if refusal := self._refusal(body):
@@ -263,7 +263,7 @@ class TierService:
         self._submit(self.readers, work, on_done)
         return None
 
-    def on_copy(self, call: Asked, body: Body) -> Body | None:
+    def on_copy(self, call: TierRequest, body: Body) -> Body | None:
         """TierCopy: one closed segment into the store."""
         name, prefix = self._place(body)
         refusal = self._refusal(body)
@@ -295,7 +295,7 @@ class TierService:
         self._submit(self.copiers, work, on_done)
         return None
 
-    def on_delete(self, call: Asked, body: Body) -> Body | None:
+    def on_delete(self, call: TierRequest, body: Body) -> Body | None:
         """TierDelete: segments out of the store."""
         _, prefix = self._place(body)
         stems = [
@@ -315,7 +315,7 @@ class TierService:
         self._submit(self.copiers, work, on_done)
         return None
 
-    def on_fetch(self, call: Asked, body: Body) -> Body | None:
+    def on_fetch(self, call: TierRequest, body: Body) -> Body | None:
         """TierFetch: batches from an offset on, into a file of the asking worker's cache."""
         _, prefix = self._place(body)
         segment = _segment_of(body)
@@ -342,7 +342,7 @@ class TierService:
         self._submit(self.readers, work, on_done)
         return None
 
-    def on_find(self, call: Asked, body: Body) -> Body | None:
+    def on_find(self, call: TierRequest, body: Body) -> Body | None:
         """TierFind: the first record that isn't older than a time; offset -1 if there is none."""
         _, prefix = self._place(body)
         segment = _segment_of(body)
@@ -362,7 +362,7 @@ class TierService:
         self._submit(self.readers, work, call.reply)
         return None
 
-    def on_aborted(self, call: Asked, body: Body) -> Body | None:
+    def on_aborted(self, call: TierRequest, body: Body) -> Body | None:
         """TierAborted: the aborted transactions whose markers lie in a segment."""
         _, prefix = self._place(body)
         segment = _segment_of(body)
@@ -374,7 +374,7 @@ class TierService:
         self._submit(self.readers, work, call.reply)
         return None
 
-    def on_state(self, call: Asked, body: Body) -> Body | None:
+    def on_state(self, call: TierRequest, body: Body) -> Body | None:
         """TierState: what was known at the end of a copy; offset -1 if nothing is copied."""
         name, prefix = self._place(body)
 

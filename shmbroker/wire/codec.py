@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from shmbroker.wire.codec_source import Source
+    from shmbroker.wire.codec_source import FunctionSource
     from shmbroker.wire.primitives import Buffer
 
     Message = dict[str, Any]
@@ -115,7 +115,7 @@ def encoder(name: str, version: int) -> Encoder:
     return found
 
 
-def _compile(source: Source) -> Any:
+def _compile(source: FunctionSource) -> Any:
     """The function that a source defines."""
     namespace = source.namespace
     code = compile("\n".join(source.lines), f"<{source.title} {source.function}>", "exec")

@@ -29,7 +29,7 @@ SHORT = 17
 """Arrays of fewer numbers have a Struct each; making a format string costs more than packing."""
 
 
-class Source:
+class FunctionSource:
     """Lines of a function under construction.
 
     `run` collects neighbours of a fixed size until something else must be read or written;

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import struct
 
-from shmbroker.wire.codec_source import FIXED, SHORT, Source, short_arrays
+from shmbroker.wire.codec_source import FIXED, SHORT, FunctionSource, short_arrays
 from shmbroker.wire.primitives import STRING_BYTES_MAX, skip_fields, uvarint_rest
 from shmbroker.wire.schema import Field, is_within
 
 ANY_NUMBER = 1 << 62
 
 
-class DecoderSource(Source):
+class DecoderSource(FunctionSource):
     """def decode(buffer, position=0, elements=…). In it: p is the position, n a length, end the
     end, elements how many there may still be."""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import struct
 
 from shmbroker.errors import ProtocolFault
-from shmbroker.wire.codec_source import FIXED, SHORT, Source, short_arrays
+from shmbroker.wire.codec_source import FIXED, SHORT, FunctionSource, short_arrays
 from shmbroker.wire.primitives import STRING_BYTES_MAX, uvarint
 from shmbroker.wire.schema import Field, is_within
 
 
-class EncoderSource(Source):
+class EncoderSource(FunctionSource):
     """def encode(message). In it: get_D is the get method of the struct at depth D."""
 
     function = "encode"

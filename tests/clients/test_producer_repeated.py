@@ -17,13 +17,13 @@ from shmbroker.client.addresses import parse_addresses
 from shmbroker.client.cluster import Cluster
 from shmbroker.client.faults import FencedFault
 from shmbroker.client.producer import sending
-from shmbroker.client.producer.delivery import Identity
+from shmbroker.client.producer.delivery import ProducerIdentity
 from shmbroker.client.producer.written import Stored, stored_by
 from shmbroker.testing.broker import Broker
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
 
-ME = Identity(1 << 62 | 5, 3)
+ME = ProducerIdentity(1 << 62 | 5, 3)
 ROWS = [(b"k%d" % (n % 5) if n % 3 else None, b"%d" % (n % 40)) for n in range(400)]
 
 
@@ -42,7 +42,7 @@ def topic(broker: Broker, request: Any) -> str:
     return name
 
 
-def producer_of(broker: Broker, topic: str, seed: int, identity: Identity = ME) -> Producer:
+def producer_of(broker: Broker, topic: str, seed: int, identity: ProducerIdentity = ME) -> Producer:
     return Producer(
         broker.address,
         topic=topic,
@@ -107,7 +107,7 @@ def test_attempts_that_die_leave_every_row_once_in_whatever_order(
         assert attempt(broker, topic, rows, seed + number, until) == there
         there = min(there + until, len(rows))
         rng.shuffle(rows)
-        with producer_of(broker, topic, 0, Identity(77 + number, 0)) as other:
+        with producer_of(broker, topic, 0, ProducerIdentity(77 + number, 0)) as other:
             other.send(table([(b"other", b"%d" % number)] * 50))
     rows_found = found(broker, topic)
     others = {key: n for key, n in rows_found.items() if key[0] == b"other"}
@@ -159,14 +159,16 @@ def test_who_ends_has_heard_of_all_that_was_sent(
 
 def test_a_version_that_was_followed_by_another_is_fenced(broker: Broker, topic: str) -> None:
     attempt(broker, topic, ROWS, 1, 1000)
-    late = producer_of(broker, topic, 2, Identity(ME.producer_id, ME.epoch - 1))
+    late = producer_of(broker, topic, 2, ProducerIdentity(ME.producer_id, ME.epoch - 1))
     with pytest.raises(DeliveryFault, match="INVALID_PRODUCER_EPOCH"):
         late.send(table(ROWS))
         late.close()
     cluster = Cluster(parse_addresses(broker.address), "test", 5)
     with pytest.raises(FencedFault, match="later version"):
-        stored_by(Identity(ME.producer_id, ME.epoch - 1), cluster, topic, 5)
-    assert stored_by(Identity(ME.producer_id, ME.epoch + 1), cluster, topic, 5).sequences == {}
+        stored_by(ProducerIdentity(ME.producer_id, ME.epoch - 1), cluster, topic, 5)
+    assert (
+        stored_by(ProducerIdentity(ME.producer_id, ME.epoch + 1), cluster, topic, 5).sequences == {}
+    )
     cluster.close()
     assert found(broker, topic) == Counter(ROWS)
 

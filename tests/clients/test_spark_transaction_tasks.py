@@ -272,7 +272,7 @@ def test_tasks_of_an_earlier_run_write_nothing_more(context: Path, servers: str)
     message = query.write(new, 0, 0, values_of(0, 1))
     with pytest.raises(sending.LostTransactionFault, match="another run of this write has begun"):
         query.write(old, 0, 1, values_of(0, 2))
-    with pytest.raises(driver.RefusedFault, match="is gone"):
+    with pytest.raises(driver.KeeperRefusalFault, match="is gone"):
         query.writer().commit([left], 0)
     query.writer().commit([message], 0)
     assert query.committed() == values_of(0, 1)
@@ -316,7 +316,7 @@ def test_a_killed_keeper_loses_its_transaction_and_no_row(
     wait_until(lambda: len(os.listdir(f"/proc/{pid}/task")) == 1, "its threads' end", 60)
     with pytest.raises(Fault, match="can't be reached"):
         query.write(writer, 0, 1, values_of(0, 1))
-    with pytest.raises(driver.RefusedFault, match="is gone"):
+    with pytest.raises(driver.KeeperRefusalFault, match="is gone"):
         query.writer().commit([message], 0)
     message = query.write(query.writer(), 0, 0, values_of(0, 2))
     assert query.committed() == []

@@ -21,13 +21,13 @@ from typing import Any
 from shmbroker.controller.raft.quorum import LEADER, Quorum
 from shmbroker.controller.raft.quorum_messages import (
     EpochAnswer,
-    FetchAnswer,
+    QuorumFetchAnswer,
     SnapshotAnswer,
     SnapshotId,
     VoteAnswer,
 )
 
-ANSWERS = (VoteAnswer, EpochAnswer, FetchAnswer, SnapshotAnswer)
+ANSWERS = (VoteAnswer, EpochAnswer, QuorumFetchAnswer, SnapshotAnswer)
 READ_RECORDS = 5
 SNAPSHOT_PIECE = 3
 

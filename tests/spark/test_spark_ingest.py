@@ -38,7 +38,7 @@ def ingest(
     way: str = "auto",
     continues: bool = False,
     **more: object,
-) -> checkpoint.Kept:
+) -> checkpoint.CheckpointDocument:
     """One run to the end of what is there, in several micro-batches."""
     source = {
         "kafka.bootstrap.servers": broker.address,

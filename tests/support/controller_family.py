@@ -9,13 +9,13 @@ from random import Random
 from typing import Any
 
 from shmbroker.controller.boot import open_voter
-from shmbroker.controller.controller import Controller, Family
+from shmbroker.controller.controller import Controller, ControllerPeers
 from shmbroker.controller.raft.quorum_messages import (
     AnswerCame,
     EpochAnswer,
-    FetchAnswer,
     News,
     NoAnswer,
+    QuorumFetchAnswer,
     RequestCame,
     SnapshotAnswer,
     VoteAnswer,
@@ -42,7 +42,7 @@ from shmbroker.wire import codec
 from tests.support.family_memory import FarEnd, VirtualClock
 
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
-ANSWERS = (VoteAnswer, EpochAnswer, FetchAnswer, SnapshotAnswer)
+ANSWERS = (VoteAnswer, EpochAnswer, QuorumFetchAnswer, SnapshotAnswer)
 STEP_S = 0.01
 """What passes while a voter waits."""
 
@@ -167,7 +167,7 @@ class ControllerFamily:
             chance=Random(number),
         )
         others = {other: at for other, at in self.slots.items() if other != number}
-        family = Family(self.brokers, others, self.doorbells[1:])
+        family = ControllerPeers(self.brokers, others, self.doorbells[1:])
         made = Controller(self.clock, member, self.config, voter, CLUSTER_ID, family)
         self.controllers[number] = made
         made.begin()

@@ -1,9 +1,9 @@
-"""Names of code in docstrings: what they name is there."""
+"""Names of code: one name means one class, and what docstrings name is there."""
 
 import ast
 import re
 
-from tests.tidy.sources import docstrings, modules, tree_of
+from tests.tidy.sources import docstrings, modules, name_of, tree_of
 
 CLASSES = [
     node
@@ -14,6 +14,21 @@ CLASSES = [
 FAULT = re.compile(r"\b[A-Z]\w*Fault\b")
 MEMBER = re.compile(r"(?<!Kafka's )`([A-Z]\w+)\.([a-z_0-9]+)\b")
 """`Class.member`; names with humps are Kafka's."""
+
+TWICE = {
+    "Broker": "the one that works, as it is seen from outside, and the one for others' tests",
+    "Connection": "a client's end of it, and the gateway's",
+    "Groups": "what API modules may ask, and what is seen from outside",
+    "KeyOffsets": "the map of keys, with loops in numpy and with compiled ones",
+    "ListedSegment": "as a leader lists it, and as its reader does; the client does without `log`",
+    "Membership": "the Protocol of it, for API modules",
+    "Partition": "a replica that works, and as it is seen from outside",
+    "ProducerRequests": "the Protocol of it, for API modules",
+    "Records": "what compaction looks at, with loops in numpy and with compiled ones",
+    "ToldEnds": "the Protocol of it, for API modules",
+    "Topic": "as a client knows it, and as it is seen from outside",
+}
+"""Names that several classes have, and why."""
 
 
 def members() -> dict[str, set[str]]:
@@ -35,6 +50,16 @@ def members() -> dict[str, set[str]]:
         return own.get(name, set()).union(*map(of, bases.get(name, ())))
 
     return {name: of(name) for name in own}
+
+
+def test_a_name_means_one_class() -> None:
+    where: dict[str, list[str]] = {}
+    for path in modules("shmbroker"):
+        for node in tree_of(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where.setdefault(node.name, []).append(name_of(path))
+    found = {name: paths for name, paths in where.items() if len(paths) > 1}
+    assert found.keys() == TWICE.keys(), found
 
 
 def test_faults_that_docstrings_name_exist() -> None:

@@ -57,7 +57,7 @@ VERSION_OF_SENTINEL = {
 }
 
 
-class Pending:
+class PendingAnswer:
     """An answer whose last rows are looked for in the remote store."""
 
     def __init__(self, call: Call) -> None:
@@ -82,7 +82,7 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
             counts[key] = counts.get(key, 0) + 1
     is_known_isolation = body["isolation_level"] in (0, 1)
     topics: dict[str, list[dict[str, Any]]] = {}
-    pending = Pending(call)
+    pending = PendingAnswer(call)
     looked_up = 0
     deadline = broker.clock.monotonic() + SEARCH_S
     for topic in body["topics"]:
@@ -124,7 +124,7 @@ def _look_up(
     version: int,
     is_committed: bool,
     row: dict[str, Any],
-    pending: Pending,
+    pending: PendingAnswer,
 ) -> None:
     """Fill a row in, now or when the remote store has answered."""
     index, timestamp = asked["partition_index"], asked["timestamp"]
@@ -188,7 +188,7 @@ class _Search:
         version: int,
         is_committed: bool,
         row: dict[str, Any],
-        pending: Pending,
+        pending: PendingAnswer,
     ) -> None:
         self._broker = broker
         self._partition = partition

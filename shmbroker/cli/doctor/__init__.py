@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from shmbroker.cli.client import Cluster, cluster_options, json_option
+from shmbroker.cli.client import TargetCluster, cluster_options, json_option
 from shmbroker.cli.doctor import clients, directory, family, host
 from shmbroker.cli.doctor.facts import Facts
 from shmbroker.cli.doctor.table import (
@@ -89,7 +89,9 @@ def _directory_options(of: Callable[..., Any]) -> Callable[..., Any]:
 @_strict_option
 @json_option
 @cluster_options
-def check(cluster: Cluster, path: str | None, shows_all: bool, strict: bool, as_json: bool) -> None:
+def check(
+    cluster: TargetCluster, path: str | None, shows_all: bool, strict: bool, as_json: bool
+) -> None:
     """Run the checks; each that finds something says how to mend it.
 
     \b
@@ -120,7 +122,11 @@ def check(cluster: Cluster, path: str | None, shows_all: bool, strict: bool, as_
 @click.option("--log", metavar="FILE", help="Add the end of this log of a broker.")
 @cluster_options
 def bundle(
-    cluster: Cluster, path: str | None, output: str | None, config: str | None, log: str | None
+    cluster: TargetCluster,
+    path: str | None,
+    output: str | None,
+    config: str | None,
+    log: str | None,
 ) -> None:
     """Write what the checks say and saw into one file, for a bug report.
 
@@ -143,7 +149,7 @@ def bundle(
     click.echo(f"{target}: it has names of topics and groups, and no record; look before you send")
 
 
-def _looked(cluster: Cluster, path: str | None) -> tuple[Facts, list[Finding]]:
+def _looked(cluster: TargetCluster, path: str | None) -> tuple[Facts, list[Finding]]:
     """The facts, and what the checks say of them."""
     from shmbroker.cli.doctor.gather import gather
 
@@ -151,7 +157,7 @@ def _looked(cluster: Cluster, path: str | None) -> tuple[Facts, list[Finding]]:
     return facts, findings(CHECKS, facts)
 
 
-def _directory_here(cluster: Cluster) -> str:
+def _directory_here(cluster: TargetCluster) -> str:
     """The data directory of the family that the command was pointed at; of the only one of this
     host; else the one that `serve` takes by default."""
     from shmbroker.cli import local_status

@@ -18,7 +18,7 @@ def or_none(read: Callable[[], Value]) -> Value | None:
 
 
 @dataclass
-class Host:
+class HostFacts:
     """The machine, its kernel and the limits of this user."""
 
     kernel: tuple[int, int] | None = None
@@ -67,7 +67,7 @@ class Host:
 
 
 @dataclass
-class Software:
+class SoftwareFacts:
     """This Python and what is installed beside us."""
 
     python: tuple[int, int] = (0, 0)
@@ -125,7 +125,7 @@ class Node:
 
 
 @dataclass
-class Directory:
+class DirectoryFacts:
     """The data directory."""
 
     path: str = ""
@@ -169,7 +169,7 @@ class ProcessFacts:
 
 
 @dataclass
-class Family:
+class FamilyFacts:
     """Processes of shmbroker on this host: those of the family that runs on the directory, and
     those that have no supervisor; all where none runs there."""
 
@@ -208,7 +208,7 @@ class ClusterFacts:
 
 
 @dataclass
-class Spark:
+class SparkFacts:
     """PySpark and Java."""
 
     is_installed: bool = False
@@ -227,9 +227,9 @@ class Spark:
 class Facts:
     """All of it."""
 
-    host: Host = field(default_factory=Host)
-    software: Software = field(default_factory=Software)
-    directory: Directory = field(default_factory=Directory)
-    family: Family = field(default_factory=Family)
+    host: HostFacts = field(default_factory=HostFacts)
+    software: SoftwareFacts = field(default_factory=SoftwareFacts)
+    directory: DirectoryFacts = field(default_factory=DirectoryFacts)
+    family: FamilyFacts = field(default_factory=FamilyFacts)
     cluster: ClusterFacts = field(default_factory=ClusterFacts)
-    spark: Spark = field(default_factory=Spark)
+    spark: SparkFacts = field(default_factory=SparkFacts)

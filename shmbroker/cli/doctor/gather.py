@@ -19,8 +19,8 @@ import sys
 from importlib import metadata, util
 from pathlib import Path
 
-from shmbroker.cli.client import Cluster
-from shmbroker.cli.doctor.facts import Directory, Facts, Software, Spark, or_none
+from shmbroker.cli.client import TargetCluster
+from shmbroker.cli.doctor.facts import DirectoryFacts, Facts, SoftwareFacts, SparkFacts, or_none
 from shmbroker.cli.doctor.gather_cluster import cluster
 from shmbroker.cli.doctor.gather_directory import data_directory
 from shmbroker.cli.doctor.gather_host import family, host
@@ -50,7 +50,7 @@ PACKAGES = (
 JAVA_S = 20.0
 
 
-def gather(directory: str, asked: Cluster, root: Path = Path("/")) -> Facts:
+def gather(directory: str, asked: TargetCluster, root: Path = Path("/")) -> Facts:
     """Everything, for a data directory and the address of a cluster."""
     found = data_directory(directory, root)
     holder = found.holder if found.is_locked else None
@@ -59,7 +59,7 @@ def gather(directory: str, asked: Cluster, root: Path = Path("/")) -> Facts:
     return Facts(host(root), software(), found, processes, cluster(asked), spark())
 
 
-def twins(directory: Directory, holder: int | None) -> dict[int, str]:
+def twins(directory: DirectoryFacts, holder: int | None) -> dict[int, str]:
     """Families that serve the cluster of a directory, but not there: copies of it, or what it is a
     copy of. holder: who has its lock."""
     running = attach.running()
@@ -72,7 +72,7 @@ def twins(directory: Directory, holder: int | None) -> dict[int, str]:
     }
 
 
-def software() -> Software:
+def software() -> SoftwareFacts:
     """This Python, and the packages beside us."""
     from shmbroker.apis.table import advertised
     from shmbroker.kernels import native
@@ -84,7 +84,7 @@ def software() -> Software:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return Software(
+    return SoftwareFacts(
         python=(sys.version_info[0], sys.version_info[1]),
         is_optimised=bool(sys.flags.optimize),
         kernels=native.__file__ if native is not None else None,
@@ -95,15 +95,15 @@ def software() -> Software:
     )
 
 
-def spark() -> Spark:
+def spark() -> SparkFacts:
     """PySpark, Java and their environment."""
     if util.find_spec("pyspark") is None:
-        return Spark()
+        return SparkFacts()
     home, spark_home = os.environ.get("JAVA_HOME"), os.environ.get("SPARK_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java")
     local = os.environ.get("SPARK_LOCAL_DIRS", "/tmp").split(",")[0]
     release = or_none(lambda: Path(f"{spark_home}/RELEASE").read_text(encoding="utf-8"))
-    return Spark(
+    return SparkFacts(
         is_installed=True,
         is_found=util.find_spec("pyspark_shmbroker") is not None,
         java=_java_version(java) if java else None,

@@ -13,7 +13,7 @@ from functools import partial
 from urllib.parse import unquote, urlsplit
 
 from shmbroker import clock
-from shmbroker.cli.client import Cluster
+from shmbroker.cli.client import TargetCluster
 from shmbroker.cli.doctor.facts import ClusterFacts, or_none
 from shmbroker.client.addresses import addresses_text
 from shmbroker.errors import Fault
@@ -41,7 +41,7 @@ SETTINGS = (
 EVERYWHERE = ("", "0.0.0.0", "::")
 
 
-def cluster(asked: Cluster) -> ClusterFacts:
+def cluster(asked: TargetCluster) -> ClusterFacts:
     """What answers at the address, as `shmbroker status` sees it."""
     from shmbroker.cli import probe
     from shmbroker.cli.status import gather as status

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from shmbroker import unix
-from shmbroker.cli.doctor.facts import Directory, Node, or_none
+from shmbroker.cli.doctor.facts import DirectoryFacts, Node, or_none
 from shmbroker.cli.doctor.gather_host import mount_of
 from shmbroker.errors import ConfigFault, Fault
 from shmbroker.log.directory_lock import LOCK, lock_holder
@@ -34,10 +34,10 @@ _REMOVED = {
 SECURITY = tuple(_REMOVED.values())
 
 
-def data_directory(path: str, root: Path = Path("/")) -> Directory:
+def data_directory(path: str, root: Path = Path("/")) -> DirectoryFacts:
     """A data directory of ours, or a log directory of Apache Kafka's."""
     path = os.path.abspath(path)
-    found = Directory(path=path, user=os.geteuid())
+    found = DirectoryFacts(path=path, user=os.geteuid())
     state = or_none(lambda: os.stat(path))
     there = path
     while not os.path.lexists(there):

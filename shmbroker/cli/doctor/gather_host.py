@@ -13,7 +13,7 @@ import resource
 from functools import partial
 from pathlib import Path
 
-from shmbroker.cli.doctor.facts import Family, Host, ProcessFacts, or_none
+from shmbroker.cli.doctor.facts import FamilyFacts, HostFacts, ProcessFacts, or_none
 from shmbroker.ipc.slots import SUPERVISOR
 
 TITLE = "shmbroker: "
@@ -74,7 +74,7 @@ def _shm_left(root: Path) -> list[str]:
     return sorted(name for name in os.listdir(root / "dev/shm") if name.startswith("shmbroker-"))
 
 
-def host(root: Path) -> Host:
+def host(root: Path) -> HostFacts:
     """The machine, its kernel and the limits of this user."""
     kernel = _Kernel(root)
     text, number = kernel.text, kernel.number
@@ -82,7 +82,7 @@ def host(root: Path) -> Host:
     shm = or_none(lambda: os.statvfs(root / "dev/shm"))
     expire = number("proc/sys/vm/dirty_expire_centisecs")
     open_files = _limit(resource.RLIMIT_NOFILE)
-    return Host(
+    return HostFacts(
         kernel=or_none(kernel.version),
         machine=platform.machine(),
         cpus=len(os.sched_getaffinity(0)),
@@ -146,7 +146,7 @@ def mount_of(path: str, root: Path = Path("/")) -> tuple[str, list[str]]:
 # --- processes -----------------------------------------------------------------------------------
 
 
-def family(root: Path, holder: int | None = None) -> Family:
+def family(root: Path, holder: int | None = None) -> FamilyFacts:
     """The processes that have a title of ours: with the `holder` of a directory's lock, those of
     its family, and those without a supervisor."""
     pids = [name for name in or_none(lambda: os.listdir(root / "proc")) or () if name.isdecimal()]
@@ -159,14 +159,14 @@ def family(root: Path, holder: int | None = None) -> Family:
     if ours & supervisors:
         others = supervisors - ours
         found = [each for each in found if not others & {each.pid, each.parent}]
-    told = Family(found)
+    told = FamilyFacts(found)
     for each in found:
         if each.role == SUPERVISOR:
             _look_at_limits(told, root, each.pid)
     return told
 
 
-def _look_at_limits(family: Family, root: Path, pid: int) -> None:
+def _look_at_limits(family: FamilyFacts, root: Path, pid: int) -> None:
     """What the control groups (version 2) of a supervisor allow, from its own to the root's."""
     groups = or_none(lambda: (root / f"proc/{pid}/cgroup").read_text(encoding="utf-8")) or ""
     own = re.search(r"^0::(/.*)$", groups, re.M)

@@ -19,7 +19,7 @@ from shmbroker import clock, extras
 from shmbroker.cli.outcome import EXIT_TERMINATED, CommandFault
 from shmbroker.cli.output import print_json
 from shmbroker.cli.top.state import State
-from shmbroker.cli.top.views import VIEWS, Row, head, view_named
+from shmbroker.cli.top.views import VIEWS, ViewRow, head, view_named
 from shmbroker.errors import Fault
 from shmbroker.observe.attach import Attached, NotRunning, attach, find
 from shmbroker.observe.rates import Rates, between
@@ -169,7 +169,7 @@ class _Top:
         self.after = after
         self.rates = between(before or after, after)
         self._head = head(after, self.rates)
-        self._rows: dict[int, list[Row]] = {}
+        self._rows: dict[int, list[ViewRow]] = {}
 
     def _look(self) -> None:
         if self.is_gone or self.seen.has_ended():

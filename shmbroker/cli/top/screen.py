@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shmbroker.cli.top.state import State
-from shmbroker.cli.top.views import BAD, GOOD, PLAIN, VIEWS, WARN, Column, Line, Row
+from shmbroker.cli.top.views import BAD, GOOD, PLAIN, VIEWS, WARN, Column, Line, ViewRow
 
 STYLES = {PLAIN: "", GOOD: "green", WARN: "yellow", BAD: "bold red"}
 FIRST_WIDTH_LEAST = 16
@@ -40,7 +40,7 @@ class Drawer:
         self,
         state: State,
         above: Sequence[Line],
-        all_rows: Sequence[Row],
+        all_rows: Sequence[ViewRow],
         width: int,
         height: int,
         notice: str = "",
@@ -56,7 +56,7 @@ class Drawer:
         table = self.table(state, shown, width)
         return self._text(lines, width) + table + self._text([_foot(state, len(rows))], width)
 
-    def table(self, state: State, rows: Sequence[Row], width: int) -> list[str]:
+    def table(self, state: State, rows: Sequence[ViewRow], width: int) -> list[str]:
         """The columns' names and these rows."""
         columns = state.shown.columns
         widths = [

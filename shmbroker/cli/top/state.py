@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from shmbroker.cli.top.views import VIEWS, Row, View
+from shmbroker.cli.top.views import VIEWS, View, ViewRow
 
 UP, DOWN, PAGE_UP, PAGE_DOWN, HOME, END = "up", "down", "page up", "page down", "home", "end"
 LEFT, RIGHT, TAB, BACK_TAB, ENTER, ESCAPE = "left", "right", "tab", "back tab", "enter", "escape"
@@ -87,7 +87,7 @@ class State:
         elif key in "qQ":
             self.is_over = True
 
-    def choose(self, rows: Sequence[Row]) -> list[Row]:
+    def choose(self, rows: Sequence[ViewRow]) -> list[ViewRow]:
         """The rows that the filter lets through, sorted."""
         words = self.filter.lower().split()
         found = [
@@ -100,7 +100,7 @@ class State:
         found.sort(key=lambda row: row.cells[sorting.column].key, reverse=sorting.is_reversed)
         return found
 
-    def window(self, rows: Sequence[Row], page: int) -> Sequence[Row]:
+    def window(self, rows: Sequence[ViewRow], page: int) -> Sequence[ViewRow]:
         """The rows that fit on the screen from where it was scrolled to."""
         self.page = max(1, page)
         self.at = max(0, min(self.at, len(rows) - self.page))

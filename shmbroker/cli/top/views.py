@@ -40,7 +40,7 @@ class Column(NamedTuple):
     is_number: bool = True
 
 
-class Row(NamedTuple):
+class ViewRow(NamedTuple):
     """A row, and how it is meant."""
 
     cells: tuple[Cell, ...]
@@ -55,7 +55,7 @@ class View(NamedTuple):
     sorted_by: int
     is_reversed: bool
     """The view's order at first: numbers from the largest, words from the last."""
-    rows: Callable[[Snapshot, Rates], list[Row]]
+    rows: Callable[[Snapshot, Rates], list[ViewRow]]
 
 
 # ── cells ───────────────────────────────────────────────────────────────────────────────────────
@@ -95,7 +95,7 @@ def percent(share: float | None) -> Cell:
 # ── views ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _processes(snapshot: Snapshot, rates: Rates) -> list[Row]:
+def _processes(snapshot: Snapshot, rates: Rates) -> list[ViewRow]:
     rows = []
     for process in snapshot.processes:
         moved = rates.processes.get(process.title)
@@ -115,7 +115,7 @@ def _processes(snapshot: Snapshot, rates: Rates) -> list[Row]:
         if is_silent or process.state != RUNNING or process.disk != HAS_ROOM:
             mood = BAD
         rows.append(
-            Row(
+            ViewRow(
                 (
                     word(process.title),
                     whole(process.pid or None),
@@ -134,7 +134,7 @@ def _processes(snapshot: Snapshot, rates: Rates) -> list[Row]:
     return rows
 
 
-def _rings(snapshot: Snapshot, rates: Rates) -> list[Row]:
+def _rings(snapshot: Snapshot, rates: Rates) -> list[ViewRow]:
     rows = []
     running = {process.title for process in snapshot.processes if process.pid}
     for ring in snapshot.rings:
@@ -143,7 +143,7 @@ def _rings(snapshot: Snapshot, rates: Rates) -> list[Row]:
         share = ring.used_bytes / ring.capacity_bytes
         moved = rates.processes.get(ring.writer)
         rows.append(
-            Row(
+            ViewRow(
                 (
                     word(ring.writer),
                     word(ring.reader),
@@ -159,14 +159,14 @@ def _rings(snapshot: Snapshot, rates: Rates) -> list[Row]:
     return rows
 
 
-def _topics(snapshot: Snapshot, rates: Rates) -> list[Row]:
+def _topics(snapshot: Snapshot, rates: Rates) -> list[ViewRow]:
     rows = []
     for topic in snapshot.topics:
         flow = rates.topics.get(topic.name)
         lacking = sum(row.is_under_replicated for row in topic.partitions)
         offline = sum(row.leader == NO_LEADER for row in topic.partitions)
         rows.append(
-            Row(
+            ViewRow(
                 (
                     word(topic.name),
                     whole(len(topic.partitions)),
@@ -184,7 +184,7 @@ def _topics(snapshot: Snapshot, rates: Rates) -> list[Row]:
     return rows
 
 
-def _partitions(snapshot: Snapshot, rates: Rates) -> list[Row]:
+def _partitions(snapshot: Snapshot, rates: Rates) -> list[ViewRow]:
     rows = []
     for topic in snapshot.topics:
         for row in topic.partitions:
@@ -197,7 +197,7 @@ def _partitions(snapshot: Snapshot, rates: Rates) -> list[Row]:
             )
             lags = [each.lag for each in row.replicas if each.lag is not None]
             rows.append(
-                Row(
+                ViewRow(
                     (
                         word(name),
                         whole(None if row.leader == NO_LEADER else row.leader),
@@ -220,9 +220,9 @@ def _partitions(snapshot: Snapshot, rates: Rates) -> list[Row]:
     return rows
 
 
-def _groups(snapshot: Snapshot, rates: Rates) -> list[Row]:
+def _groups(snapshot: Snapshot, rates: Rates) -> list[ViewRow]:
     return [
-        Row(
+        ViewRow(
             (
                 word(group.name),
                 word(group.state),
@@ -239,9 +239,9 @@ def _groups(snapshot: Snapshot, rates: Rates) -> list[Row]:
     ]
 
 
-def _latencies(_snapshot: Snapshot, rates: Rates) -> list[Row]:
+def _latencies(_snapshot: Snapshot, rates: Rates) -> list[ViewRow]:
     return [
-        Row(
+        ViewRow(
             (
                 word(timing.name),
                 word("stage" if timing.is_stage else "API"),

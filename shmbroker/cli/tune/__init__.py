@@ -20,7 +20,7 @@ from shmbroker.cli.outcome import CommandFault, say
 from shmbroker.cli.output import print_json, print_table
 from shmbroker.cli.run_broker import default_data_directory
 from shmbroker.cli.tune.advice import Advice, advise, notes
-from shmbroker.cli.tune.facts import Facts
+from shmbroker.cli.tune.facts import TuneFacts
 from shmbroker.cli.tune.settings_file import apply
 from shmbroker.errors import ConfigFault
 from shmbroker.settings.broker_config import BrokerConfig
@@ -121,7 +121,7 @@ def _quiet(_text: str) -> None:
     """Tell nobody."""
 
 
-def _print(facts: Facts, rows: list[Advice]) -> None:
+def _print(facts: TuneFacts, rows: list[Advice]) -> None:
     for name, told, unit, factor in UNITS:
         value = getattr(facts.costs, name)
         if value is not None:
@@ -147,7 +147,7 @@ def _print(facts: Facts, rows: list[Advice]) -> None:
 
 
 def _report(
-    facts: Facts, rows: list[Advice], written: str | None, backup: str | None
+    facts: TuneFacts, rows: list[Advice], written: str | None, backup: str | None
 ) -> dict[str, object]:
     return {
         "advice": [dataclasses.asdict(row) for row in rows],

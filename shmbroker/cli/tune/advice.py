@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import geometric_mean, median
 
-from shmbroker.cli.tune.facts import LOADS, MANY, Candidate, Facts, Trial
+from shmbroker.cli.tune.facts import LOADS, MANY, Candidate, Trial, TuneFacts
 
 GAIN_LEAST = 1.10
 LOSS_MOST = 0.90
@@ -116,7 +116,7 @@ def gain(trial: Trial, baseline: Trial) -> float | None:
 # ── advice ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def advise(facts: Facts) -> list[Advice]:
+def advise(facts: TuneFacts) -> list[Advice]:
     """Everything that would be changed, the broker's settings first."""
     return [
         *_by_trial(facts),
@@ -129,7 +129,7 @@ def advise(facts: Facts) -> list[Advice]:
     ]
 
 
-def _by_trial(facts: Facts) -> list[Advice]:
+def _by_trial(facts: TuneFacts) -> list[Advice]:
     """The candidate of each setting that gains most."""
     best: dict[str, tuple[float, Candidate]] = {}
     for trial in facts.trials:
@@ -159,7 +159,7 @@ def split(cores: int, network_us: float, io_us: float) -> tuple[int, int]:
     return networks, min(workers - networks, WORKERS_MAX)
 
 
-def _io_workers(facts: Facts) -> list[Advice]:
+def _io_workers(facts: TuneFacts) -> list[Advice]:
     network_us, io_us = (facts.cpu_us.get(role, 0.0) for role in ("network-worker", "io-worker"))
     cores, now = facts.system.cores, facts.settings.get(IO_WORKERS)
     if cores <= FEW_CORES or not network_us or not io_us or now is None:
@@ -179,7 +179,7 @@ def _io_workers(facts: Facts) -> list[Advice]:
     ]
 
 
-def _dirty_pages(facts: Facts) -> list[Advice]:
+def _dirty_pages(facts: TuneFacts) -> list[Advice]:
     system, rate = facts.system, facts.costs.write_rate
     if system.dirty_ratio is None or not system.memory_bytes or not rate:
         return []
@@ -209,7 +209,7 @@ def _round_mib(size: float) -> int:
     return max(1, round(size / (64 << 20))) * (64 << 20)
 
 
-def _read_ahead(facts: Facts) -> list[Advice]:
+def _read_ahead(facts: TuneFacts) -> list[Advice]:
     cold, ahead = facts.costs.cold_read_rate, facts.costs.ahead_read_rate
     now, disk = facts.system.read_ahead_kb, facts.system.disk
     if not cold or not ahead or now is None or disk is None or now >= READ_AHEAD_MOST_KB:
@@ -230,7 +230,7 @@ def _read_ahead(facts: Facts) -> list[Advice]:
     ]
 
 
-def _huge_pages(facts: Facts) -> list[Advice]:
+def _huge_pages(facts: TuneFacts) -> list[Advice]:
     if facts.system.huge_pages != "always":
         return []
     return [
@@ -244,7 +244,7 @@ def _huge_pages(facts: Facts) -> list[Advice]:
     ]
 
 
-def _backlog(facts: Facts) -> list[Advice]:
+def _backlog(facts: TuneFacts) -> list[Advice]:
     now = facts.system.somaxconn
     if now is None or now >= SOMAXCONN_LEAST:
         return []
@@ -259,7 +259,7 @@ def _backlog(facts: Facts) -> list[Advice]:
     ]
 
 
-def _open_files(facts: Facts) -> list[Advice]:
+def _open_files(facts: TuneFacts) -> list[Advice]:
     now = facts.system.open_files
     if now is None or now >= OPEN_FILES_LEAST:
         return []
@@ -274,7 +274,7 @@ def _open_files(facts: Facts) -> list[Advice]:
     ]
 
 
-def notes(facts: Facts) -> list[str]:
+def notes(facts: TuneFacts) -> list[str]:
     """What was tried and is no advice: sentences."""
     found = []
     for trial in facts.trials:

@@ -62,7 +62,7 @@ class System:
 
 
 @dataclass
-class Facts:
+class TuneFacts:
     """All of it. settings: what those that may be advised are now, as text."""
 
     system: System = field(default_factory=System)

@@ -29,9 +29,9 @@ from shmbroker.cli.tune.facts import (
     SMALL,
     Candidate,
     Costs,
-    Facts,
     System,
     Trial,
+    TuneFacts,
 )
 from shmbroker.client.connection import Exchange
 from shmbroker.crc32c import crc32c
@@ -69,9 +69,9 @@ while True:
 
 def measure(
     directory: Path, config: BrokerConfig, seconds: float, say: Callable[[str], None]
-) -> Facts:
+) -> TuneFacts:
     """All facts, in about so many seconds; temporary files are in `directory`."""
-    facts = Facts(system=system(directory), settings=settings_of(config))
+    facts = TuneFacts(system=system(directory), settings=settings_of(config))
     begin = clock.monotonic()
     try:
         home = Path(tempfile.mkdtemp(prefix="shmbroker-tune-", dir=directory))
@@ -271,7 +271,7 @@ def pin(children: dict[str, int]) -> None:
 
 
 def _try_all(
-    facts: Facts, home: Path, seconds: float, opened: ExitStack, say: Callable[[str], None]
+    facts: TuneFacts, home: Path, seconds: float, opened: ExitStack, say: Callable[[str], None]
 ) -> None:
     """Try the settings of now and all candidates, round after round."""
     deadline = clock.monotonic() + seconds

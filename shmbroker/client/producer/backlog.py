@@ -26,9 +26,10 @@ from shmbroker.client.faults import DeliveryFault
 from shmbroker.client.producer.bell import Bell
 from shmbroker.client.producer.buffers import Buffers, OpenBatch
 from shmbroker.client.producer.delivery import Batch, PartitionQueue
-from shmbroker.client.producer.settings import Settings
-from shmbroker.client.producer.transactions import FENCED, TopicPartition, fenced
+from shmbroker.client.producer.settings import ProducerSettings
+from shmbroker.client.producer.transactions import FENCED, fenced
 from shmbroker.errors import ConfigFault, Fault
+from shmbroker.ids import TopicPartition
 from shmbroker.wire import error_codes
 
 
@@ -53,7 +54,7 @@ class Written(NamedTuple):
 class Backlog:
     """The queues of one producer. `has_transactions`: a fault is over when one is aborted."""
 
-    def __init__(self, settings: Settings, has_transactions: bool) -> None:
+    def __init__(self, settings: ProducerSettings, has_transactions: bool) -> None:
         self.lock = threading.Condition()
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self.open: dict[PartitionQueue, OpenBatch] = {}

@@ -67,7 +67,7 @@ _UNDECIDED = (
 """Errors after which a batch may be in the log."""
 
 
-class Identity(NamedTuple):
+class ProducerIdentity(NamedTuple):
     """A producer id with its epoch; NO_IDENTITY: not idempotent."""
 
     producer_id: int
@@ -75,7 +75,7 @@ class Identity(NamedTuple):
     is_transactional: bool = False
 
 
-NO_IDENTITY = Identity(NO_PRODUCER_ID, -1)
+NO_IDENTITY = ProducerIdentity(NO_PRODUCER_ID, -1)
 
 
 class Batch:
@@ -121,7 +121,7 @@ class Batch:
         """Bytes that it holds in memory."""
         return len(self.buffer)
 
-    def seal(self, identity: Identity, codec: int) -> memoryview:
+    def seal(self, identity: ProducerIdentity, codec: int) -> memoryview:
         """The bytes to send, made at the first call: compressed, with header and CRC."""
         if self.frame is not None:
             return self.frame
@@ -152,7 +152,7 @@ class Batch:
         self.frame = frame
         return frame
 
-    def halves(self, identity: Identity, codec: int) -> "tuple[Batch, Batch]":
+    def halves(self, identity: ProducerIdentity, codec: int) -> "tuple[Batch, Batch]":
         """Split the records into two batches, which go on with its sequences. It must be sealed."""
         assert self.frame is not None and self.count > 1
         records = [record[1:] for record in iterate_records(self.frame)]

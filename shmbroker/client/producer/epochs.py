@@ -26,10 +26,10 @@ from shmbroker.client.producer.transactions import (
     NEW,
     UNDECIDED,
     GroupMetadata,
-    TopicPartition,
-    Transactions,
+    ProducerTransactions,
 )
 from shmbroker.errors import ConfigFault, ProtocolFault
+from shmbroker.ids import TopicPartition
 
 
 class Epochs:
@@ -37,7 +37,7 @@ class Epochs:
 
     def __init__(
         self,
-        transactions: Transactions,
+        transactions: ProducerTransactions,
         backlog: Backlog,
         sending: Sending,
         placing: threading.Lock,

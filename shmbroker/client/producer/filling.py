@@ -24,7 +24,7 @@ from shmbroker.client.producer.backlog import Backlog
 from shmbroker.client.producer.buffers import OpenBatch
 from shmbroker.client.producer.delivery import PartitionQueue
 from shmbroker.client.producer.encoding import CLOSED, Columns, scatter
-from shmbroker.client.producer.settings import Settings
+from shmbroker.client.producer.settings import ProducerSettings
 from shmbroker.errors import ConfigFault
 from shmbroker.records.batch_layout import HEADER_SIZE
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class Filling:
     """Fills the open batches of a backlog."""
 
-    def __init__(self, backlog: Backlog, settings: Settings) -> None:
+    def __init__(self, backlog: Backlog, settings: ProducerSettings) -> None:
         self._backlog = backlog
         self._open = backlog.open
         self._buffers = backlog.buffers

@@ -26,9 +26,9 @@ from shmbroker.client.cluster import Cluster
 from shmbroker.client.producer.bell import Bell
 from shmbroker.client.producer.connection import LeaderConnection, SentRequest
 from shmbroker.client.producer.delivery import PartitionQueue
-from shmbroker.client.producer.settings import Settings
-from shmbroker.client.producer.transactions import TopicPartition
+from shmbroker.client.producer.settings import ProducerSettings
 from shmbroker.errors import ProtocolFault
+from shmbroker.ids import TopicPartition
 
 RETRY_S = 0.05
 """Metadata are not looked up again within this time, and what was refused is not sent again."""
@@ -43,7 +43,7 @@ METADATA_AGE_S = 300.0
 class Leaders:
     """The leaders of a cluster that a producer sends to."""
 
-    def __init__(self, cluster: Cluster, settings: Settings) -> None:
+    def __init__(self, cluster: Cluster, settings: ProducerSettings) -> None:
         self.connections: dict[int, LeaderConnection] = {}
         self.wants_metadata = False
         self._cluster = cluster

@@ -39,7 +39,7 @@ from shmbroker.client.producer.columns import (
     chunks,
     one_row,
 )
-from shmbroker.client.producer.delivery import NO_IDENTITY, Batch, Identity
+from shmbroker.client.producer.delivery import NO_IDENTITY, Batch, ProducerIdentity
 from shmbroker.client.producer.encoding import can_scatter
 from shmbroker.client.producer.epochs import Epochs
 from shmbroker.client.producer.filling import Filling, row_bytes_of
@@ -47,10 +47,11 @@ from shmbroker.client.producer.placement import Sticky, by_partition, columns_of
 from shmbroker.client.producer.questions import find_topic
 from shmbroker.client.producer.sending import Sending
 from shmbroker.client.producer.settings import ANSWER_S, CLIENT_ID, checked
-from shmbroker.client.producer.transactions import GroupMetadata, TopicPartition, Transactions
+from shmbroker.client.producer.transactions import GroupMetadata, ProducerTransactions
 from shmbroker.client.profiles import entered_by
 from shmbroker.client.security import Security
 from shmbroker.errors import ConfigFault
+from shmbroker.ids import TopicPartition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class Producer:
         transactional_id: str | None = None,
         transaction_timeout_ms: int = 60_000,
         client_id: str = CLIENT_ID,
-        identity: Identity | None = None,
+        identity: ProducerIdentity | None = None,
         seed: int | None = None,
     ) -> None:
         """`identity`: a producer id of one's own choice (`written`); with a `transactional_id`,
@@ -130,9 +131,9 @@ class Producer:
         servers, entering = entered_by(bootstrap_servers, profile, security)
         addresses = parse_addresses(servers, security=entering)
         self.cluster = Cluster(addresses, client_id, min(settings.request_s, ANSWER_S))
-        transactions: Transactions | None = None
+        transactions: ProducerTransactions | None = None
         if transactional_id is not None and identity is None:
-            transactions = Transactions(
+            transactions = ProducerTransactions(
                 self.cluster, transactional_id, transaction_timeout_ms, settings.block_s
             )
         lots = np.random.default_rng(seed)

@@ -28,10 +28,10 @@ from shmbroker.client.faults import AuthenticationFault
 from shmbroker.client.producer import delivery
 from shmbroker.client.producer.backlog import Backlog
 from shmbroker.client.producer.connection import LeaderConnection, Sent
-from shmbroker.client.producer.delivery import NO_IDENTITY, Batch, Identity, PartitionQueue
+from shmbroker.client.producer.delivery import NO_IDENTITY, Batch, PartitionQueue, ProducerIdentity
 from shmbroker.client.producer.leaders import RETRY_S, Leaders
 from shmbroker.client.producer.questions import new_producer_id
-from shmbroker.client.producer.settings import Settings
+from shmbroker.client.producer.settings import ProducerSettings
 from shmbroker.errors import Fault, ProtocolFault
 from shmbroker.wire import error_codes
 
@@ -50,7 +50,11 @@ class Sending:
     """Sends what is in a backlog. `identity`: who batches are from, NO_IDENTITY: not known yet."""
 
     def __init__(
-        self, backlog: Backlog, cluster: Cluster, settings: Settings, identity: Identity
+        self,
+        backlog: Backlog,
+        cluster: Cluster,
+        settings: ProducerSettings,
+        identity: ProducerIdentity,
     ) -> None:
         self.identity = identity
         self.thread: threading.Thread | None = None
@@ -71,7 +75,7 @@ class Sending:
     def start(self) -> None:
         """Get the producer id and start the sending thread, at the first send."""
         if self._idempotence and self.identity == NO_IDENTITY:
-            self.identity = Identity(*new_producer_id(self._cluster, self._block_s))
+            self.identity = ProducerIdentity(*new_producer_id(self._cluster, self._block_s))
         self._bell.open()
         self._leaders.open(self._bell)
         self.thread = threading.Thread(target=self._run, name="shmbroker-producer", daemon=True)

@@ -21,7 +21,7 @@ ANSWER_S = 10.0
 _ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 
 
-class Settings(NamedTuple):
+class ProducerSettings(NamedTuple):
     """What `Producer` was given, as its parts take it."""
 
     codec: int
@@ -51,7 +51,7 @@ def checked(
     transactional_id: str | None,
     transaction_timeout_ms: int,
     client_id: str,
-) -> Settings:
+) -> ProducerSettings:
     """The settings of these options; ConfigFault for the first that can't be taken."""
     codec = _codec(compression)
     acks_number = _acks(acks)
@@ -68,7 +68,7 @@ def checked(
     )
     if transactional_id is not None and not idempotence:
         raise ConfigFault("transactional_id goes with idempotence")
-    return Settings(
+    return ProducerSettings(
         codec=codec,
         acks=acks_number,
         batch_size=batch_size,

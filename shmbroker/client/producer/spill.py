@@ -29,6 +29,7 @@ from shmbroker.client.producer.delivery import Batch
 from shmbroker.client.producer.placement import Sticky, by_partition, columns_of, place, runs
 from shmbroker.client.producer.questions import find_topic
 from shmbroker.crc32c import crc32c
+from shmbroker.ids import TopicPartition
 from shmbroker.records import codecs
 from shmbroker.records.batch_layout import HEADER_SIZE
 
@@ -44,10 +45,8 @@ IN_MEMORY_BYTES = 8 << 20
 _FIRST_BYTES = 4096
 _DIGEST_BYTES = 16
 
-TopicPartition = tuple[str, int]
 
-
-class Stored(NamedTuple):
+class SpilledBatch(NamedTuple):
     """A batch in the file; `digest`: of all batches of its partition up to this one."""
 
     at: int
@@ -88,7 +87,7 @@ class Spill:
         self._memory = 0
         self._file = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES, dir=directory)  # noqa: SIM115
         self._end = 0
-        self.batches: dict[TopicPartition, list[Stored]] = {}
+        self.batches: dict[TopicPartition, list[SpilledBatch]] = {}
         """What is closed, in the order of the rows."""
 
     def __enter__(self) -> Spill:
@@ -112,7 +111,7 @@ class Spill:
         for topic_partition in list(self._open):
             self._close(topic_partition)
 
-    def load(self, stored: Sequence[Stored]) -> list[Batch]:
+    def load(self, stored: Sequence[SpilledBatch]) -> list[Batch]:
         """Batches as they are sent, but for what the header says."""
         loaded = []
         now_s = clock.monotonic()
@@ -201,5 +200,7 @@ class Spill:
         digest.update(f"{crc} {opened.position} {opened.count} {times}".encode())
         self._file.seek(self._end)
         self._file.write(content)
-        before.append(Stored(self._end, len(content), opened.count, *times, digest.hexdigest()))
+        before.append(
+            SpilledBatch(self._end, len(content), opened.count, *times, digest.hexdigest())
+        )
         self._end += len(content)

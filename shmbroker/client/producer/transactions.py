@@ -35,9 +35,10 @@ from shmbroker.client.faults import (
     TransactionFault,
     refuse,
 )
-from shmbroker.client.producer.delivery import NO_IDENTITY, Identity
+from shmbroker.client.producer.delivery import NO_IDENTITY, ProducerIdentity
 from shmbroker.client.retries import patiently
 from shmbroker.errors import ConfigFault
+from shmbroker.ids import TopicPartition
 from shmbroker.wire import error_codes
 from shmbroker.wire.api_keys import (
     ADD_OFFSETS_TO_TXN,
@@ -68,7 +69,6 @@ _CONFLUENT = b"CGMDv2:"
 
 NEW, READY, OPEN, FAILED, UNDECIDED = "new", "ready", "open", "failed", "undecided"
 
-TopicPartition = tuple[str, int]
 T = TypeVar("T")
 
 
@@ -140,7 +140,7 @@ class _Coordinator:
             self._connection = None
 
 
-class Transactions:
+class ProducerTransactions:
     """One transactional id; used by one thread at a time. `wait_s`: how long an answer is asked
     for."""
 
@@ -174,7 +174,7 @@ class Transactions:
         """Ask for an answer so long from now on."""
         self._wait_s = wait_s
 
-    def init(self) -> Identity:
+    def init(self) -> ProducerIdentity:
         """A new epoch: ends what a predecessor, or this one, has left open, and fences it."""
         about = f"transactional id {self.name}"
         body: Message = {
@@ -184,9 +184,9 @@ class Transactions:
             "producer_epoch": self.identity.epoch,
         }
 
-        def take(answer: Message) -> Identity:
+        def take(answer: Message) -> ProducerIdentity:
             self._refuse(answer["error_code"], about)
-            return Identity(answer["producer_id"], answer["producer_epoch"], True)
+            return ProducerIdentity(answer["producer_id"], answer["producer_epoch"], True)
 
         self.identity = self._asked(INIT_PRODUCER_ID, body, take, f"{about} was not there")
         self._forget()

@@ -27,7 +27,7 @@ from typing import NamedTuple, TypeVar
 from shmbroker import clock
 from shmbroker.client.cluster import Cluster
 from shmbroker.client.faults import FencedFault, LaterFault, refuse
-from shmbroker.client.producer.delivery import Identity
+from shmbroker.client.producer.delivery import ProducerIdentity
 from shmbroker.client.producer.questions import find_topic
 from shmbroker.client.reader import large_batches
 from shmbroker.client.retries import PASSING, REST_S, patiently
@@ -96,7 +96,7 @@ class Stored:
         return True
 
 
-def stored_by(identity: Identity, cluster: Cluster, topic: str, wait_s: float) -> Stored:
+def stored_by(identity: ProducerIdentity, cluster: Cluster, topic: str, wait_s: float) -> Stored:
     """What `identity` has stored in a topic; FencedFault if its id has a later epoch there.
 
     ClusterFault if the cluster gives no answer within `wait_s`.
@@ -111,7 +111,7 @@ def stored_by(identity: Identity, cluster: Cluster, topic: str, wait_s: float) -
     return stored
 
 
-def _next_sequences(cluster: Cluster, topic: str, identity: Identity) -> dict[int, int]:
+def _next_sequences(cluster: Cluster, topic: str, identity: ProducerIdentity) -> dict[int, int]:
     """The next sequence of a producer in each partition where it is not 0."""
     by_leader: dict[int, list[int]] = {}
     for partition, leader in enumerate(cluster.topics[topic].leaders):
@@ -138,7 +138,12 @@ def _next_sequences(cluster: Cluster, topic: str, identity: Identity) -> dict[in
 
 
 def _read_back(
-    cluster: Cluster, topic: str, partition: int, identity: Identity, wait_s: float, stored: Stored
+    cluster: Cluster,
+    topic: str,
+    partition: int,
+    identity: ProducerIdentity,
+    wait_s: float,
+    stored: Stored,
 ) -> None:
     """Add all records of a producer in a partition that can still be read."""
     next_sequence = stored.sequences[partition]
@@ -179,7 +184,7 @@ def _scan(
     cluster: Cluster,
     topic: str,
     partition: int,
-    identity: Identity,
+    identity: ProducerIdentity,
     low: int,
     high: int,
     wait_s: float,
@@ -193,7 +198,7 @@ def _scan(
         for position, header in iterate_batches(data):
             base = header[H_BASE_OFFSET]
             low = base + header[H_LAST_OFFSET_DELTA] + 1
-            is_ours = Identity(header[H_PRODUCER_ID], header[H_PRODUCER_EPOCH]) == identity
+            is_ours = ProducerIdentity(header[H_PRODUCER_ID], header[H_PRODUCER_EPOCH]) == identity
             if is_ours and offset <= base < high:
                 records = [record[2:] for record in large_batches.records_of(data, position)]
                 found.append(_Found(header[H_BASE_SEQUENCE], records))

@@ -34,7 +34,7 @@ _ENTRY = Struct(">hqqqq")
 _VERSION = 0
 
 
-class AbortedTransaction(NamedTuple):
+class AbortedRange(NamedTuple):
     """An aborted transaction, whose records lie at offsets [first_offset, last_offset]."""
 
     producer_id: int
@@ -42,16 +42,16 @@ class AbortedTransaction(NamedTuple):
     last_offset: int
 
 
-def parse_index(data: bytes) -> Iterator[AbortedTransaction]:
+def parse_index(data: bytes) -> Iterator[AbortedRange]:
     """The entries of a `.txnindex`, up to the first that is none."""
     for position in range(0, len(data) - _ENTRY.size + 1, _ENTRY.size):
         version, producer_id, first_offset, last_offset, _ = _ENTRY.unpack_from(data, position)
         if version != _VERSION or not 0 <= first_offset <= last_offset:
             return
-        yield AbortedTransaction(producer_id, first_offset, last_offset)
+        yield AbortedRange(producer_id, first_offset, last_offset)
 
 
-def find_ends(data: memoryview, begun: Iterable[tuple[int, int]]) -> tuple[AbortedTransaction, ...]:
+def find_ends(data: memoryview, begun: Iterable[tuple[int, int]]) -> tuple[AbortedRange, ...]:
     """Where each of these (producer id, first offset) ends: at its producer's next marker in these
     whole batches, or behind them."""
     markers: dict[int, list[int]] = {}
@@ -63,7 +63,7 @@ def find_ends(data: memoryview, begun: Iterable[tuple[int, int]]) -> tuple[Abort
     found = []
     for producer_id, first_offset in begun:
         ends = (at for at in markers.get(producer_id, ()) if at >= first_offset)
-        found.append(AbortedTransaction(producer_id, first_offset, min(ends, default=last_offset)))
+        found.append(AbortedRange(producer_id, first_offset, min(ends, default=last_offset)))
     return tuple(found)
 
 

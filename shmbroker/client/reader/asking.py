@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
-from shmbroker.client.profiles import Entry
+from shmbroker.client.profiles import ProfileEntry
 from shmbroker.client.security import OPEN, Security
+from shmbroker.ids import TopicPartition
 
-TopicPartition = tuple[str, int]
 Ends = dict[TopicPartition, int]
 
 EARLIEST = -2
@@ -35,7 +35,7 @@ class Consumer(NamedTuple):
     fetch_wait_ms: int = 500
     security: Security | None = OPEN
     """None: as `entry` leads to, where it is needed."""
-    entry: Entry = Entry()
+    entry: ProfileEntry = ProfileEntry()
 
     def entering(self) -> Security:
         """How brokers are entered."""

@@ -34,11 +34,12 @@ from shmbroker.client.faults import (
     refuse,
 )
 from shmbroker.client.reader.access import forbidden
-from shmbroker.client.reader.asking import Consumer, TopicPartition
+from shmbroker.client.reader.asking import Consumer
 from shmbroker.client.reader.planning import ListedSegment
 from shmbroker.client.retries import patiently
 from shmbroker.client.versions import READING
 from shmbroker.errors import ProtocolFault
+from shmbroker.ids import TopicPartition
 from shmbroker.wire import error_codes
 from shmbroker.wire.api_keys import (
     DESCRIBE_LOG_DIRS,

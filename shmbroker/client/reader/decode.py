@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from shmbroker.client.reader.aborted import AbortedRange
 from shmbroker.client.reader.arrow_columns import COLUMNS, arrow_schema, column_types
 from shmbroker.kernels import native
 
@@ -26,10 +27,7 @@ if native is not None:
 else:
     from shmbroker.client.reader import decode_numpy as engine  # type: ignore[no-redef]
 
-__all__ = ["COLUMNS", "AbortedRange", "arrow_schema", "decode", "engine"]
-
-AbortedRange = tuple[int, int, int]
-"""Producer id, first and last offset of an aborted transaction: Kafka's `AbortedTxn`."""
+__all__ = ["COLUMNS", "arrow_schema", "decode", "engine"]
 
 
 def decode(

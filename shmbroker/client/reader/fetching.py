@@ -24,7 +24,7 @@ from typing import NamedTuple
 from shmbroker import clock
 from shmbroker.client.connection import Connection
 from shmbroker.client.faults import ClusterFault, LaterFault, refuse
-from shmbroker.client.reader.aborted import AbortedTransaction, find_ends
+from shmbroker.client.reader.aborted import AbortedRange, find_ends
 from shmbroker.client.reader.asking import Consumer
 from shmbroker.client.reader.planning import Piece
 from shmbroker.client.retries import rests
@@ -40,7 +40,7 @@ from shmbroker.wire.api_keys import FETCH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shmbroker.client.reader.leaders import Leaders
+    from shmbroker.client.reader.leaders import KnownLeaders
     from shmbroker.wire.codec import Message
 
 
@@ -61,10 +61,10 @@ class Fetched(NamedTuple):
     """Whole batches, and the aborted transactions whose records must be left out."""
 
     data: memoryview
-    aborted: tuple[AbortedTransaction, ...]
+    aborted: tuple[AbortedRange, ...]
 
 
-def fetch(consumer: Consumer, piece: Piece, lose: Lose, leaders: Leaders) -> Iterator[Fetched]:
+def fetch(consumer: Consumer, piece: Piece, lose: Lose, leaders: KnownLeaders) -> Iterator[Fetched]:
     """Yield the batches that hold the piece's offsets, in order; ClusterFault if nobody answers."""
     yield from _Fetch(leaders, consumer, piece, lose).batches()
 
@@ -72,7 +72,7 @@ def fetch(consumer: Consumer, piece: Piece, lose: Lose, leaders: Leaders) -> Ite
 class _Fetch:
     """One range on its way."""
 
-    def __init__(self, leaders: Leaders, consumer: Consumer, piece: Piece, lose: Lose) -> None:
+    def __init__(self, leaders: KnownLeaders, consumer: Consumer, piece: Piece, lose: Lose) -> None:
         self.leaders = leaders
         self.client = leaders.client(consumer)
         self.consumer = consumer

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shmbroker.client.reader.broker_client import BrokerClient
 
 
-class Leaders:
+class KnownLeaders:
     """A client, the topics that it has looked up, and idle connections by the leader's id."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Leaders:
         self._topics: dict[str, Topic] = {}
         self._idle: dict[int, Connection] = {}
 
-    def __enter__(self) -> Leaders:
+    def __enter__(self) -> KnownLeaders:
         return self
 
     def __exit__(self, *_: object) -> None:

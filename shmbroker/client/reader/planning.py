@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple, TypeVar
 
-from shmbroker.client.reader.aborted import AbortedTransaction
+from shmbroker.client.reader.aborted import AbortedRange
 
 PIECE_BYTES_MIN = 64 << 20
 """Below this the cost of a task shows: 10 to 40 ms each, beside 100 ms for these bytes."""
@@ -66,7 +66,7 @@ class Range(NamedTuple):
     segments: Sequence[ListedSegment]
     fetched_end: int = 0
     size: int = 0
-    aborted: tuple[AbortedTransaction, ...] = ()
+    aborted: tuple[AbortedRange, ...] = ()
 
 
 class Piece(NamedTuple):
@@ -86,7 +86,7 @@ class Piece(NamedTuple):
     base_offset: int
     start_offset: int
     end_offset: int
-    aborted: tuple[AbortedTransaction, ...] = ()
+    aborted: tuple[AbortedRange, ...] = ()
 
 
 class IndexEntries(Sequence[tuple[int, int]]):

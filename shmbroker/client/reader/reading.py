@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from shmbroker.client.faults import ACCEPT_LOSS, CAN_FETCH, DataLossFault, NoFilesFault
-from shmbroker.client.reader.aborted import AbortedTransaction
+from shmbroker.client.reader.aborted import AbortedRange
 from shmbroker.client.reader.asking import Consumer
-from shmbroker.client.reader.leaders import Leaders
+from shmbroker.client.reader.leaders import KnownLeaders
 from shmbroker.client.reader.planning import Piece
 from shmbroker.client.reader.segment_files import map_piece
 from shmbroker.errors import CorruptFault
@@ -60,7 +60,7 @@ def read(
     reading: Reading,
     columns: tuple[str, ...],
     has_views: bool = False,
-    leaders: Leaders | None = None,
+    leaders: KnownLeaders | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the piece's records as Arrow batches with these columns; `has_views`: see `decode`.
 
@@ -87,8 +87,8 @@ def read(
 
 
 def raw_batches(
-    piece: Piece, reading: Reading, leaders: Leaders | None
-) -> Iterator[tuple[memoryview, tuple[AbortedTransaction, ...]]]:
+    piece: Piece, reading: Reading, leaders: KnownLeaders | None
+) -> Iterator[tuple[memoryview, tuple[AbortedRange, ...]]]:
     """Yield the piece's record batches as they lie in the log, and which of its transactions were
     aborted. The batches at both ends may hold more than the piece's offsets."""
     if not piece.path and reading.way == FILES:
@@ -118,7 +118,7 @@ def raw_batches(
     if leaders is not None:
         yield from fetch(reading.consumer, piece, reading.lose, leaders)
         return
-    with Leaders() as own:
+    with KnownLeaders() as own:
         yield from fetch(reading.consumer, piece, reading.lose, own)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from struct import error as StructError
 
 from shmbroker.client.faults import DataLossFault, NoFilesFault
-from shmbroker.client.reader.aborted import AbortedTransaction, parse_index
+from shmbroker.client.reader.aborted import AbortedRange, parse_index
 from shmbroker.client.reader.access import forbidden
 from shmbroker.client.reader.planning import BatchSpan, IndexEntries, ListedSegment, Piece
 from shmbroker.errors import CorruptFault
@@ -89,7 +89,7 @@ class SegmentFiles:
 
 def aborted_transactions(
     segments: Iterable[ListedSegment], start_offset: int, end_offset: int
-) -> tuple[AbortedTransaction, ...]:
+) -> tuple[AbortedRange, ...]:
     """The aborted transactions with records in this range; `segments` are those that reach beyond
     its start, as a marker may lie far behind its transaction."""
     return tuple(

@@ -15,14 +15,13 @@ from typing import NamedTuple, TypeVar
 from shmbroker import clock
 from shmbroker.client.cluster import Topic
 from shmbroker.client.faults import NoFilesFault
-from shmbroker.client.reader.aborted import AbortedTransaction
+from shmbroker.client.reader.aborted import AbortedRange
 from shmbroker.client.reader.asking import (
     EARLIEST,
     HOLD_MS,
     LATEST,
     OFFSET_MAX,
     Ends,
-    TopicPartition,
     partition_text,
 )
 from shmbroker.client.reader.broker_client import BrokerClient, PartitionFiles
@@ -30,6 +29,7 @@ from shmbroker.client.reader.planning import Piece, Range, plan
 from shmbroker.client.reader.reading import AUTO, FETCH, FILES, Reading, warn_once
 from shmbroker.client.reader.segment_files import GoneFault, SegmentFiles, aborted_transactions
 from shmbroker.errors import ConfigFault, Fault
+from shmbroker.ids import TopicPartition
 
 PLAN_TRIES = 3
 """Retention may delete a segment between the list and the look at it; then a new list is asked."""
@@ -198,7 +198,7 @@ def _range(terms: Terms, files: PartitionFiles, start: int, end: int) -> Range:
         if last >= start:
             terms.reading.lose(f"offsets {start} to {last} of {name} were deleted by retention")
         start, end = first, max(end, first)
-    aborted: tuple[AbortedTransaction, ...] = ()
+    aborted: tuple[AbortedRange, ...] = ()
     if terms.reading.consumer.is_read_committed:
         reaching = [segment for segment in files.segments if segment.end_offset > start]
         aborted = aborted_transactions(reaching, start, end)

@@ -27,6 +27,7 @@ import itertools
 from typing import NamedTuple
 
 from shmbroker.controller.decisions.partition_change import has_lost, partition_change
+from shmbroker.ids import TopicIdPartition
 from shmbroker.metadata.image import NO_LEADER
 
 TYPE_CHECKING = False
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from shmbroker.metadata.image import PartitionImage, TopicImage
     from shmbroker.metadata.record import MetadataRecord
 
-Place = tuple[bytes, int]
-"""Topic id and partition."""
 
 Epochs = tuple[tuple[int, int], ...]
 """The last leader epochs of a log, and where they began."""
@@ -65,8 +64,8 @@ class Doubts:
     def __init__(self) -> None:
         self.safe: set[int] = set()
         self.unclean: set[int] = set()
-        self._ends: dict[int, dict[Place, Ends]] = {}
-        self._epochs: dict[tuple[int, Place], Epochs] = {}
+        self._ends: dict[int, dict[TopicIdPartition, Ends]] = {}
+        self._epochs: dict[tuple[int, TopicIdPartition], Epochs] = {}
         """The log ends of replicas that are neither in sync nor eligible."""
         self._told: set[int] = set()
         """Brokers that have told all."""
@@ -77,7 +76,7 @@ class Doubts:
         (self.safe if is_clean else self.unclean).add(broker_id)
 
     def tell(
-        self, broker_id: int, ends: Iterable[tuple[Place, Ends, Epochs]], is_last: bool
+        self, broker_id: int, ends: Iterable[tuple[TopicIdPartition, Ends, Epochs]], is_last: bool
     ) -> None:
         """One in doubt says where its logs end; also to the successor of who has heard it."""
         self.safe.discard(broker_id)

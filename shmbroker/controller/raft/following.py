@@ -12,7 +12,11 @@ from shmbroker.wire.error_codes import NONE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shmbroker.controller.raft.quorum_messages import FetchAnswer, SnapshotAnswer, SnapshotId
+    from shmbroker.controller.raft.quorum_messages import (
+        QuorumFetchAnswer,
+        SnapshotAnswer,
+        SnapshotId,
+    )
     from shmbroker.controller.raft.quorum_needs import QuorumLog
 
 
@@ -35,7 +39,7 @@ class Following:
         log = self._log
         return Fetch(epoch, log.log_end_offset, log.last_epoch, high_watermark, FETCH_WAIT_MS)
 
-    def on_fetch_answer(self, answer: FetchAnswer, high_watermark: int) -> int:
+    def on_fetch_answer(self, answer: QuorumFetchAnswer, high_watermark: int) -> int:
         """Take what the leader says; the new high watermark."""
         self.has_fetched = True
         log = self._log

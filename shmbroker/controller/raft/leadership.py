@@ -13,7 +13,7 @@ Pure, as `quorum`: what is to be sent comes out as a list.
 
 from __future__ import annotations
 
-from shmbroker.controller.raft.quorum_messages import FetchAnswer, SnapshotAnswer
+from shmbroker.controller.raft.quorum_messages import QuorumFetchAnswer, SnapshotAnswer
 from shmbroker.controller.raft.quorum_needs import FETCH_WAIT_MS
 from shmbroker.purgatory import NEVER_MS
 from shmbroker.wire.error_codes import NONE, POSITION_OUT_OF_RANGE, SNAPSHOT_NOT_FOUND
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
     from shmbroker.controller.raft.quorum_messages import Fetch, FetchSnapshot, SnapshotId
     from shmbroker.controller.raft.quorum_needs import QuorumLog
+    from shmbroker.wire.primitives import Buffer
 
-    Replies = list[tuple[int, Any, FetchAnswer]]
+    Replies = list[tuple[int, Any, QuorumFetchAnswer]]
     """Answers that go out now: (voter, request id, answer)."""
 
 
-class Progress:
+class VoterProgress:
     """What the leader knows of a voter."""
 
     __slots__ = ("caught_up_at", "end_offset", "fetched_at", "is_told", "leader_end_offset")
@@ -78,7 +79,7 @@ class Leadership:
         self._fetch_timeout = fetch_timeout
         self.high_watermark = high_watermark
         self.epoch_start_offset = log.log_end_offset
-        self.progress = {voter: Progress() for voter in voters}
+        self.progress = {voter: VoterProgress() for voter in voters}
         self.parked: dict[int, tuple[Any, Fetch, int]] = {}
         """Fetches that wait for news: request id, fetch, deadline."""
         self.resign_at = self._check_quorum_at(now)
@@ -174,7 +175,7 @@ class Leadership:
 
     # ── fetches ─────────────────────────────────────────────────────────────────────────────────
 
-    def _divergence(self, fetch: Fetch) -> FetchAnswer | None:
+    def _divergence(self, fetch: Fetch) -> QuorumFetchAnswer | None:
         """What to tell a follower whose log doesn't lead to ours, or that we can't begin for."""
         log = self._log
         offset, start = fetch.fetch_offset, log.log_start_offset
@@ -201,18 +202,18 @@ class Leadership:
             or fetch.high_watermark < self.high_watermark
         )
 
-    def _next(self, fetch: Fetch) -> FetchAnswer:
+    def _next(self, fetch: Fetch) -> QuorumFetchAnswer:
         """What follows on what a follower has."""
         has_more = fetch.fetch_offset < self._log.log_end_offset
         return self._fetched(self._log.read(fetch.fetch_offset) if has_more else b"")
 
     def _fetched(
         self,
-        records: Any,
+        records: Buffer,
         diverging: tuple[int, int] | None = None,
         snapshot: SnapshotId | None = None,
-    ) -> FetchAnswer:
-        return FetchAnswer(
+    ) -> QuorumFetchAnswer:
+        return QuorumFetchAnswer(
             NONE, self._epoch, self._node_id, self.high_watermark, diverging, snapshot, records
         )
 

@@ -79,9 +79,9 @@ logger = logging.getLogger(__name__)
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Any
 
     from shmbroker.metadata.record import MetadataRecord
+    from shmbroker.wire.primitives import Buffer
 
 
 BATCH_BYTES_MAX = 8 << 20
@@ -180,7 +180,7 @@ class MetadataLog:
         batch = control_batch(CONTROL_LEADER_CHANGE, value, timestamp=now_ms)
         self._log.append(memoryview(batch), 0, now_ms, epoch, now_ms)
 
-    def append_fetched(self, records: Any) -> None:
+    def append_fetched(self, records: Buffer) -> None:
         """Batches from the leader, as they are. CorruptFault if they don't continue the log."""
         now_ms = self._now_ms()
         log = self._log

@@ -35,7 +35,7 @@ from shmbroker.controller.raft.quorum_messages import (
     EndEpoch,
     EpochAnswer,
     Fetch,
-    FetchAnswer,
+    QuorumFetchAnswer,
     SnapshotAnswer,
     Vote,
     VoteAnswer,
@@ -137,7 +137,7 @@ class Quorum:
         elif isinstance(message, EndEpoch):
             answer = self._on_end_epoch(now, message)
         elif error := self._leader_error(message.epoch):
-            kind = FetchAnswer if isinstance(message, Fetch) else SnapshotAnswer
+            kind = QuorumFetchAnswer if isinstance(message, Fetch) else SnapshotAnswer
             answer = kind(error, self.epoch, self.leader_id)
         else:
             assert self.leading is not None, "checked above"
@@ -159,7 +159,7 @@ class Quorum:
                 self._follow(now, answer.leader_id)
             elif isinstance(answer, VoteAnswer) and isinstance(asked, Vote):
                 self._on_vote_answer(now, voter, asked, answer)
-            elif isinstance(answer, FetchAnswer):
+            elif isinstance(answer, QuorumFetchAnswer):
                 self._on_fetch_answer(now, voter, answer)
             elif isinstance(answer, SnapshotAnswer):
                 self._on_snapshot_answer(now, voter, answer)
@@ -386,7 +386,7 @@ class Quorum:
         if self.leading is not None:
             self._high_watermark = self.leading.high_watermark
             for voter, (request_id, _, _) in self.leading.parked.items():
-                answer = FetchAnswer(NOT_LEADER_OR_FOLLOWER, self.epoch, self.leader_id)
+                answer = QuorumFetchAnswer(NOT_LEADER_OR_FOLLOWER, self.epoch, self.leader_id)
                 self.outbox.append((voter, request_id, answer))
             self.leading = None
 
@@ -434,7 +434,7 @@ class Quorum:
             return UNKNOWN_LEADER_EPOCH
         return NONE if self.state == LEADER else NOT_LEADER_OR_FOLLOWER
 
-    def _on_fetch_answer(self, now: int, voter: int, answer: FetchAnswer) -> None:
+    def _on_fetch_answer(self, now: int, voter: int, answer: QuorumFetchAnswer) -> None:
         following = self.following
         if following is None or voter != self.leader_id:
             return

@@ -25,6 +25,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from shmbroker.wire.primitives import Buffer
+
 FETCH_BYTES_MAX = 8 << 20
 SNAPSHOT_BYTES_MAX = 1 << 20
 """The bytes of a snapshot at once: a piece takes some milliseconds to write."""
@@ -85,7 +87,7 @@ class Fetch(NamedTuple):
     wait_ms: int
 
 
-class FetchAnswer(NamedTuple):
+class QuorumFetchAnswer(NamedTuple):
     """Records from the fetch offset on, or where the logs part, or the snapshot to begin with."""
 
     error: int
@@ -95,7 +97,7 @@ class FetchAnswer(NamedTuple):
     diverging: tuple[int, int] | None = None
     """The leader's largest epoch not above the one asked for, and where that ends."""
     snapshot: SnapshotId | None = None
-    records: Any = b""
+    records: Buffer = b""
 
 
 class FetchSnapshot(NamedTuple):
@@ -115,7 +117,7 @@ class SnapshotAnswer(NamedTuple):
 
 
 Request = Vote | BeginEpoch | EndEpoch | Fetch | FetchSnapshot
-Answer = VoteAnswer | EpochAnswer | FetchAnswer | SnapshotAnswer
+Answer = VoteAnswer | EpochAnswer | QuorumFetchAnswer | SnapshotAnswer
 
 
 class RequestCame(NamedTuple):
@@ -211,7 +213,7 @@ def encode_request(message: Request, sender_id: int, receiver_id: int, cluster_i
 
 
 def decode_request(
-    api_key: int, api_version: int, body: Any, position: int, cluster_id: str
+    api_key: int, api_version: int, body: Buffer, position: int, cluster_id: str
 ) -> Request:
     """The request in `body` from `position` on; ProtocolFault if it is none of ours."""
     kind, name, version = _BY_KEY.get(api_key, (None, "", -1))
@@ -259,7 +261,7 @@ def encode_answer(api_key: int, answer: Answer) -> bytes:
         )
     elif isinstance(answer, EpochAnswer):
         body = _one(error_code=answer.error, leader_id=answer.leader_id, leader_epoch=answer.epoch)
-    elif isinstance(answer, FetchAnswer):
+    elif isinstance(answer, QuorumFetchAnswer):
         row: dict[str, Any] = {
             "partition_index": 0,
             "error_code": answer.error,
@@ -288,7 +290,7 @@ def encode_answer(api_key: int, answer: Answer) -> bytes:
     return codec.encode(name + "Response", version, body)
 
 
-def decode_answer(api_key: int, body: Any, position: int) -> Answer:
+def decode_answer(api_key: int, body: Buffer, position: int) -> Answer:
     """The response to a request with this key; ProtocolFault if it is none."""
     kind, name, version = _BY_KEY[api_key]
     message, _ = codec.decode(name + "Response", version, body, position)
@@ -303,7 +305,7 @@ def decode_answer(api_key: int, body: Any, position: int) -> Answer:
     if kind is Fetch:
         diverging = row["diverging_epoch"]
         parted = (diverging["epoch"], diverging["end_offset"])
-        return FetchAnswer(
+        return QuorumFetchAnswer(
             error,
             leader["leader_epoch"],
             leader["leader_id"],

@@ -7,9 +7,9 @@ from typing import NamedTuple, Protocol
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
 
     from shmbroker.controller.raft.quorum_messages import SnapshotId
+    from shmbroker.wire.primitives import Buffer
 
 FETCH_WAIT_MS = 500
 """How long a leader holds a fetch that has nothing to be told (Kafka: MAX_FETCH_WAIT_MS)."""
@@ -49,11 +49,11 @@ class QuorumLog(Protocol):
     def append_leader_change(
         self, epoch: int, leader_id: int, voters: Iterable[int], granting: Iterable[int]
     ) -> None: ...
-    def append_fetched(self, records: Any) -> None:
+    def append_fetched(self, records: Buffer) -> None:
         """Records from a leader, at the log's end, with the epochs they have."""
 
     def flush(self) -> None: ...
-    def read(self, offset: int) -> Any:
+    def read(self, offset: int) -> bytes:
         """Records from `offset` on, a bounded lot; something empty at the end."""
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:

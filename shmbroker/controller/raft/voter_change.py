@@ -43,7 +43,7 @@ COPY = ".metadata-copy"
 """The name of the copy in the node's directory, on the same disk, until it is whole."""
 
 
-class Standing(NamedTuple):
+class StoredQuorum(NamedTuple):
     """What the quorum-state in a node's directory says."""
 
     directory: str
@@ -54,19 +54,19 @@ class Standing(NamedTuple):
     """Why the file can't be read; it is put aside, as nobody runs, so no vote in it can count."""
 
 
-def look(directory: str) -> Standing:
+def look(directory: str) -> StoredQuorum:
     """Read one node's quorum-state. StorageFault if the disk refuses."""
     path = os.path.join(directory, QUORUM_STATE)
     if not os.path.lexists(path):
-        return Standing(directory, None, "")
+        return StoredQuorum(directory, None, "")
     try:
-        return Standing(directory, QuorumState(directory), "")
+        return StoredQuorum(directory, QuorumState(directory), "")
     except CorruptFault as fault:
-        return Standing(directory, None, str(fault))
+        return StoredQuorum(directory, None, str(fault))
     except StorageFault:
         if not os.path.isdir(path):
             raise
-        return Standing(directory, None, f"{path} is a directory")
+        return StoredQuorum(directory, None, f"{path} is a directory")
 
 
 class VoterChange:
@@ -75,7 +75,7 @@ class VoterChange:
     __slots__ = ("_standings", "before", "voters")
 
     def __init__(
-        self, standings: Mapping[int, Standing], before: list[int], voters: list[int]
+        self, standings: Mapping[int, StoredQuorum], before: list[int], voters: list[int]
     ) -> None:
         self._standings = standings
         self.before = before
@@ -127,7 +127,7 @@ class VoterChange:
 
 
 def judge(
-    standings: Mapping[int, Standing], voters: Iterable[int], unread: Collection[int] = ()
+    standings: Mapping[int, StoredQuorum], voters: Iterable[int], unread: Collection[int] = ()
 ) -> VoterChange | None:
     """What has to change, by node, for `voters` to be those of the metadata log; None if nothing
     has. `unread`: nodes whose directory can't be read now.

@@ -26,8 +26,8 @@ from shmbroker.controller.raft.quorum_messages import (
     Answer,
     AnswerCame,
     EpochAnswer,
-    FetchAnswer,
     NoAnswer,
+    QuorumFetchAnswer,
     Request,
     RequestCame,
     SnapshotAnswer,
@@ -60,7 +60,7 @@ FRAME_BYTES_MAX = 80 << 20
 """A fetch answer: one batch of Kafka's largest, or some MiB of smaller ones."""
 RECEIVE_BYTES = 1 << 18
 BACKLOG = 16
-ANSWERS = (VoteAnswer, EpochAnswer, FetchAnswer, SnapshotAnswer)
+ANSWERS = (VoteAnswer, EpochAnswer, QuorumFetchAnswer, SnapshotAnswer)
 
 
 def socket_name(node_id: int) -> str:

@@ -32,8 +32,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from shmbroker.groups.transactions.transaction import Decision, TopicPartition, Transaction
+    from shmbroker.groups.transactions.transaction import Decision, Transaction
     from shmbroker.groups.transactions.transaction_table import TransactionShard, TransactionTable
+    from shmbroker.ids import TopicPartition
     from shmbroker.settings.broker_config import BrokerConfig
 
     Decide = Callable[[Transaction | None, int], Decision]

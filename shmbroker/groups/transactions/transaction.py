@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from shmbroker.ids import TopicPartition
 from shmbroker.records.end_marker import EPOCH_BUMPS_FROM
 from shmbroker.wire import error_codes
 
@@ -69,8 +70,6 @@ NO_EPOCH = -1
 NO_TIME = -1
 EPOCH_LAST = 32766
 """The highest epoch that a producer gets to see."""
-
-TopicPartition = tuple[str, int]
 
 
 class Transaction(NamedTuple):

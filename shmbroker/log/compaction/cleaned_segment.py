@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shmbroker.log.compaction.compactor import Settings
-    from shmbroker.log.compaction.survivors import Kept
+    from shmbroker.log.compaction.survivors import KeptBatches
 
     Int64s = NDArray[np.int64]
 
@@ -74,7 +74,7 @@ class CleanedSegment:
         self._max_timestamp = self._max_timestamp_offset = -1
         self.size = 0
 
-    def write(self, chunks: "Iterable[Kept]", aborted: list[AbortedTransaction]) -> bool:
+    def write(self, chunks: "Iterable[KeptBatches]", aborted: list[AbortedTransaction]) -> bool:
         """Write what is kept of all chunks; False if that is what the old segment is, so nothing
         was written. aborted: filled while the chunks are read."""
         is_changed = len(self._sources) > 1

@@ -33,7 +33,7 @@ from shmbroker.log.compaction.cleaned_files import remove_cleaned, try_remove_cl
 from shmbroker.log.compaction.cleaned_segment import CleanedSegment
 from shmbroker.log.compaction.fates import KnownTransactions
 from shmbroker.log.compaction.key_offsets import KeyHash, KeyOffsets
-from shmbroker.log.compaction.survivors import Kept, Survivors
+from shmbroker.log.compaction.survivors import KeptBatches, Survivors
 from shmbroker.log.file_names import INDEX, TIME_INDEX, file_name
 
 _OFFSETS_MAX = 2**31 - 1
@@ -196,7 +196,7 @@ def _kept(
     survivors: Survivors,
     on_progress: Callable[[int], None],
     report: Report,
-) -> Iterator[Kept]:
+) -> Iterator[KeptBatches]:
     """What is kept of each chunk of these segments. When the next is asked for, the last is written
     and counted."""
     for source in sources:

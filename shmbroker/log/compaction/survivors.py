@@ -1,7 +1,7 @@
 """What of a log's batches survives its compaction: the newest record of each key, and what is still
 needed of transactions and producers.
 
-    chunk ──► fate of each batch ──► `Kept`: what goes into the new segment, size by size
+    chunk ──► fate of each batch ──► `KeptBatches`: what goes into the new segment, size by size
                 COPY      as it is
                 DROP      gone
                 EMPTY     its header, without records
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 _COPY, _DROP, _EMPTY, _REWRITE = range(4)
 
 
-class Kept(NamedTuple):
+class KeptBatches(NamedTuple):
     """What of one chunk goes into the new segment; the arrays have an element for each batch."""
 
     chunk: LogChunk
@@ -123,7 +123,7 @@ class Survivors:
         )
         self._settings = settings
 
-    def of(self, chunk: LogChunk) -> Kept:
+    def of(self, chunk: LogChunk) -> KeptBatches:
         """What of the chunk goes into the new segment."""
         view, batches = chunk.raw.data, chunk.batches
         at, end = batches.at, batches.end
@@ -173,7 +173,7 @@ class Survivors:
                 size[number] = len(batch)
                 max_timestamp[number] = timestamp
         last_offset = batches.base_offset + batches.last_offset_delta
-        return Kept(
+        return KeptBatches(
             chunk,
             fate,
             made,

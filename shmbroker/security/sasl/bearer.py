@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple, Protocol
 
-from shmbroker.security.sasl.outcome import Challenge, Refused, Shown
+from shmbroker.security.sasl.outcome import Challenge, NotBelieved, Shown
 from shmbroker.security.sasl.scram import SASL_NAME
 
 TYPE_CHECKING = False
@@ -55,25 +55,25 @@ class Bearer:
 
     def __init__(self, validator: TokenValidator) -> None:
         self._validator = validator
-        self._refused: Refused | None = None
+        self._refused: NotBelieved | None = None
 
     def on_message(self, message: bytes) -> Outcome:
         if self._refused is not None:
-            return self._refused if message == b"\1" else Refused(self._refused.reason)
+            return self._refused if message == b"\1" else NotBelieved(self._refused.reason)
         try:
             match = _MESSAGE.fullmatch(message.decode("ascii"))
         except UnicodeDecodeError:
             match = None
         if match is None:
-            return Refused("a malformed message")
+            return NotBelieved("a malformed message")
         authorization_id, pairs = match.groups()
         given = dict(pair.split("=", 1) for pair in pairs.split("\1")[:-1])
         auth = _AUTH.fullmatch(given.get("auth", ""))
         if auth is None or auth[1].lower() != "bearer":
-            return Refused("a message without a bearer's token")
+            return NotBelieved("a message without a bearer's token")
         found = self._validator.validate(auth[2])
         if isinstance(found, Invalid):
-            self._refused = Refused(f"a token is invalid: {found.reason}", INVALID_TOKEN)
+            self._refused = NotBelieved(f"a token is invalid: {found.reason}", INVALID_TOKEN)
             return Challenge(INVALID_TOKEN.encode())
         if authorization_id not in (None, found.name):
             text = (
@@ -81,5 +81,5 @@ class Bearer:
                 f"({authorization_id}) that is different from the token's principal name "
                 f"({found.name})"
             )
-            return Refused("another authorization id", text)
+            return NotBelieved("another authorization id", text)
         return Shown(b"", found.name, found.expires_ms)

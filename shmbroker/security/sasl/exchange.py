@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shmbroker.security.sasl.outcome import Challenge, NotYet, Refused
+from shmbroker.security.sasl.outcome import Challenge, NotBelieved, NotYet
 from shmbroker.wire.error_codes import (
     ILLEGAL_SASL_STATE,
     NONE,
@@ -69,7 +69,7 @@ class Said(NamedTuple):
     """Nothing is to be said: the same message again, soon."""
 
 
-class Exchange:
+class SaslExchange:
     """One client's way."""
 
     __slots__ = ("_begun_at", "_mechanism", "_name", "_offers", "shown", "state")
@@ -138,14 +138,14 @@ class Exchange:
             return Said(data=outcome.data)
         if isinstance(outcome, NotYet):
             return Said(is_not_yet=True)
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, NotBelieved):
             return self._refused(outcome)
         if self.shown is not None and outcome.name != self.shown.name:
             text = (
                 "Cannot change principals during re-authentication from "
                 f"User.{self.shown.name}: User.{outcome.name}"
             )
-            return self._refused(Refused("another user than before", text))
+            return self._refused(NotBelieved("another user than before", text))
         self.state, self.shown, self._mechanism = SHOWN, outcome, None
         return Said(data=outcome.data, session_ms=self._session_ms(outcome, now_ms))
 
@@ -156,7 +156,7 @@ class Exchange:
         left = max(0, shown.expires_ms - now_ms)
         return left if most is None else min(left, most)
 
-    def _refused(self, outcome: Refused) -> Said:
+    def _refused(self, outcome: NotBelieved) -> Said:
         text = outcome.text
         if text is None:
             again = "authentication" if self.shown is None else "re-authentication"

@@ -47,7 +47,7 @@ class Expected(NamedTuple):
     skew_s: int = 30
 
 
-class Key(NamedTuple):
+class SigningKey(NamedTuple):
     """One of a key set."""
 
     key_id: str | None
@@ -56,7 +56,7 @@ class Key(NamedTuple):
     key: PublicKey
 
 
-def keys_of(text: bytes) -> list[Key]:
+def keys_of(text: bytes) -> list[SigningKey]:
     """The keys of a key set (RFC 7517) that may check signatures; ValueError if it is none."""
     from joserfc.errors import JoseError
     from joserfc.jwk import import_key
@@ -79,7 +79,7 @@ def keys_of(text: bytes) -> list[Key]:
             key: PublicKey = import_key(public)  # type: ignore[assignment]
         except (JoseError, ValueError, TypeError, KeyError):
             continue  # of a kind that is newer than the library: others may fit
-        found.append(Key(_text(row.get("kid")), _text(row.get("alg")), key))
+        found.append(SigningKey(_text(row.get("kid")), _text(row.get("alg")), key))
     return found
 
 
@@ -96,7 +96,7 @@ class JwtValidator:
     def __init__(
         self,
         expected: Expected,
-        keys: Callable[[], Sequence[Key]],
+        keys: Callable[[], Sequence[SigningKey]],
         now_ms: Callable[[], int],
         on_unknown_key: Callable[[], None] = lambda: None,
     ) -> None:

@@ -30,7 +30,7 @@ class Shown(NamedTuple):
     """The client has shown a delegation token: it may not make more of them (KIP-48)."""
 
 
-class Refused(NamedTuple):
+class NotBelieved(NamedTuple):
     """The client could not show it."""
 
     reason: str
@@ -45,7 +45,7 @@ class NotYet(NamedTuple):
 
 NOT_YET = NotYet()
 
-Outcome = Challenge | Shown | Refused | NotYet
+Outcome = Challenge | Shown | NotBelieved | NotYet
 
 
 class Mechanism(Protocol):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from hmac import compare_digest
 
-from shmbroker.security.sasl.outcome import Refused, Shown
+from shmbroker.security.sasl.outcome import NotBelieved, Shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,17 +59,17 @@ class Plain:
         tokens = message.decode(errors="replace").split("\0", TOKENS_MAX - 1)
         if len(tokens) != 3:
             text = f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(tokens)}"
-            return Refused("a malformed message", text)
+            return NotBelieved("a malformed message", text)
         authorization_id, name, password = tokens
         if not name:
-            return Refused("no user name", "Authentication failed: username not specified")
+            return NotBelieved("no user name", "Authentication failed: username not specified")
         if not password:
-            return Refused("no password", "Authentication failed: password not specified")
+            return NotBelieved("no password", "Authentication failed: password not specified")
         if not self._users.are(name, password):
             text = "Authentication failed: Invalid username or password"
-            return Refused("an unknown user, or a wrong password", text)
+            return NotBelieved("an unknown user, or a wrong password", text)
         if authorization_id not in ("", name):
-            return Refused("another authorization id", OTHER_AUTHORIZATION_ID)
+            return NotBelieved("another authorization id", OTHER_AUTHORIZATION_ID)
         return Shown(b"", name)
 
 

@@ -35,7 +35,7 @@ from hmac import digest as hmac_digest
 from typing import NamedTuple, Protocol
 
 from shmbroker.metadata.security_image import ScramCredential
-from shmbroker.security.sasl.outcome import NOT_YET, Challenge, NotYet, Refused, Shown
+from shmbroker.security.sasl.outcome import NOT_YET, Challenge, NotBelieved, NotYet, Shown
 from shmbroker.security.sasl.plain import OTHER_AUTHORIZATION_ID
 
 TYPE_CHECKING = False
@@ -73,7 +73,7 @@ class TokenCredential(NamedTuple):
     expires_ms: int
 
 
-class ScramUsers(Protocol):
+class ScramCredentials(Protocol):
     """The users that may authenticate by SCRAM."""
 
     def lookup(self, mechanism: str, user: str) -> ScramCredential | None:
@@ -137,7 +137,7 @@ class Scram:
     )
 
     def __init__(
-        self, mechanism: ScramMechanism, users: ScramUsers, new_nonce: Callable[[], str]
+        self, mechanism: ScramMechanism, users: ScramCredentials, new_nonce: Callable[[], str]
     ) -> None:
         """new_nonce: printable ASCII without a comma that nobody can guess."""
         self._mechanism = mechanism
@@ -151,7 +151,7 @@ class Scram:
         try:
             text = message.decode("ascii")
         except UnicodeDecodeError:
-            return Refused("a malformed message")
+            return NotBelieved("a malformed message")
         if self._credential is None:
             return self._on_first(text)
         return self._on_final(text, self._credential)
@@ -159,18 +159,18 @@ class Scram:
     def _on_first(self, text: str) -> Outcome:
         match = _CLIENT_FIRST.fullmatch(text)
         if match is None:
-            return Refused("a malformed first message")
+            return NotBelieved("a malformed first message")
         self._head, authorization_id, self._bare, name, nonce, extensions = match.groups()
         user = name.replace("=2C", ",").replace("=3D", "=")
         if authorization_id not in (None, name):
-            return Refused("another authorization id", OTHER_AUTHORIZATION_ID)
+            return NotBelieved("another authorization id", OTHER_AUTHORIZATION_ID)
         self._user = user
         if not self._look_up(user, _is_by_token(extensions)):
             return NOT_YET
         credential = self._credential
         assert credential is not None
         if credential.iterations < ITERATIONS_MIN:
-            return Refused(f"a password of {credential.iterations} iterations, too few")
+            return NotBelieved(f"a password of {credential.iterations} iterations, too few")
         self._nonce = nonce + self._new_nonce()
         salt = b64encode(credential.salt).decode()
         self._server_first = f"r={self._nonce},s={salt},i={credential.iterations}"
@@ -196,22 +196,22 @@ class Scram:
     def _on_final(self, text: str, credential: ScramCredential) -> Outcome:
         match = _CLIENT_FINAL.fullmatch(text)
         if match is None:
-            return Refused("a malformed final message")
+            return NotBelieved("a malformed final message")
         without_proof, binding, nonce, encoded_proof = match.groups()
         if b64decode(binding) not in (self._head.encode(), b"n,,"):
-            return Refused("another channel binding than at first")
+            return NotBelieved("another channel binding than at first")
         if not compare_digest(nonce, self._nonce):
-            return Refused("another nonce than at first")
+            return NotBelieved("another nonce than at first")
         digest = self._mechanism.digest
         said = f"{self._bare},{self._server_first},{without_proof}".encode()
         signature = hmac_digest(credential.stored_key, said, digest)
         proof = b64decode(encoded_proof)
         if len(proof) != len(signature):
-            return Refused("a malformed proof")
+            return NotBelieved("a malformed proof")
         client_key = bytes(one ^ other for one, other in zip(proof, signature, strict=True))
         stored_key = new_hash(digest, client_key).digest()
         if not compare_digest(stored_key, credential.stored_key) or not self._is_known:
-            return Refused("an unknown user, or a wrong password")
+            return NotBelieved("an unknown user, or a wrong password")
         server_signature = b64encode(hmac_digest(credential.server_key, said, digest))
         return Shown(b"v=" + server_signature, self._user, self._expires_ms, self._is_by_token)
 

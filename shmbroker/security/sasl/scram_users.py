@@ -36,7 +36,7 @@ class ScramUsers:
         self.token = token_of
 
     def lookup(self, mechanism: str, user: str) -> ScramCredential | None:
-        """See `scram.ScramUsers`."""
+        """See `scram.ScramCredentials`."""
         return self._image().scram.get((user, MECHANISMS[mechanism].code))
 
     def stand_in(self, mechanism: str, user: str) -> ScramCredential:

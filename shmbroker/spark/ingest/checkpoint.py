@@ -54,7 +54,7 @@ Changes = dict[str, list[Any]]
 """{field: [before, now]}"""
 
 
-class Kept(NamedTuple):
+class CheckpointDocument(NamedTuple):
     """The document of a checkpoint."""
 
     plan: IngestPlan
@@ -71,12 +71,12 @@ class Kept(NamedTuple):
         return json.dumps(json.loads(to_json(self.plan)) | more, indent=1, ensure_ascii=False)
 
 
-def read(text: str) -> Kept:
+def read(text: str) -> CheckpointDocument:
     """A checkpoint's document; ConfigFault if it is none."""
     plan = from_json(text)
     found = json.loads(text)
     start = found.get("start", EARLIEST)
-    return Kept(plan, start, found.get("starts"), tuple(found.get("changes", ())))
+    return CheckpointDocument(plan, start, found.get("starts"), tuple(found.get("changes", ())))
 
 
 def changes_of(stored: IngestPlan, wanted: IngestPlan, asked: Sequence[str]) -> Changes:
@@ -102,7 +102,11 @@ def _same(stored: IngestPlan, wanted: IngestPlan) -> bool:
 
 
 def judge(
-    kept: Kept, wanted: IngestPlan, asked: Sequence[str], has_written: bool, may_change: bool
+    kept: CheckpointDocument,
+    wanted: IngestPlan,
+    asked: Sequence[str],
+    has_written: bool,
+    may_change: bool,
 ) -> tuple[IngestPlan, Changes]:
     """The plan to go on with, and what it changes; ConfigFault for what may not change so.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from deltalake import DeltaTable
 
-    from shmbroker.spark.ingest.files import Written
+    from shmbroker.spark.ingest.files import WrittenFile
     from shmbroker.spark.ingest.plan import IngestPlan
 
 
@@ -100,7 +100,7 @@ def _type_text(kind: object) -> str:
     return str(getattr(kind, "type", kind))
 
 
-def add_to_table(plan: IngestPlan, batch: int, written: Sequence[Written]) -> None:
+def add_to_table(plan: IngestPlan, batch: int, written: Sequence[WrittenFile]) -> None:
     """Commit these files as micro-batch number `batch`; nothing if that was done before."""
     from deltalake import CommitProperties, DeltaTable, Schema, Transaction
     from deltalake.exceptions import DeltaError

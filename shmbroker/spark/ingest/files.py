@@ -74,7 +74,7 @@ class FilesFault(Fault):
     """The files of a table can't be committed, or merged."""
 
 
-class Written(NamedTuple):
+class WrittenFile(NamedTuple):
     """A file that a task has written."""
 
     temporary: str
@@ -244,7 +244,7 @@ def only_one(path: str, ingest_id: str) -> Iterator[None]:
 
 def commit(
     document: Path,
-    files: Sequence[Written],
+    files: Sequence[WrittenFile],
     counts: dict[str, int],
     letters: Sequence[tuple[int, int]] | None = None,
 ) -> bool:
@@ -291,11 +291,11 @@ def finish(document: Path) -> None:
             pass  # renamed before
 
 
-def read_document(document: Path) -> tuple[list[Written], dict[str, int]]:
+def read_document(document: Path) -> tuple[list[WrittenFile], dict[str, int]]:
     """The files and counts of a micro-batch; FilesFault if the document is none."""
     try:
         found = json.loads(document.read_bytes())
-        return [Written(**file) for file in found["files"]], found["counts"]
+        return [WrittenFile(**file) for file in found["files"]], found["counts"]
     except (ValueError, TypeError, KeyError) as error:
         raise FilesFault(f"{document} is damaged: {error}") from error
 

@@ -21,15 +21,15 @@ import pyarrow as pa
 
 from shmbroker.client.cluster import Topic
 from shmbroker.client.reader.asking import EARLIEST as EARLIEST_OFFSET
-from shmbroker.client.reader.asking import LATEST, Ends, TopicPartition
+from shmbroker.client.reader.asking import LATEST, Ends
 from shmbroker.client.reader.broker_client import BrokerClient
-from shmbroker.client.reader.leaders import Leaders
+from shmbroker.client.reader.leaders import KnownLeaders
 from shmbroker.errors import ConfigFault
-from shmbroker.ids import random_uuid, uuid_text
+from shmbroker.ids import TopicPartition, random_uuid, uuid_text
 from shmbroker.spark import driver, options, running
 from shmbroker.spark.ingest import checkpoint as checkpoints
 from shmbroker.spark.ingest import files, schema, values
-from shmbroker.spark.ingest.checkpoint import EARLIEST, Kept
+from shmbroker.spark.ingest.checkpoint import EARLIEST, CheckpointDocument
 from shmbroker.spark.ingest.plan import DELTA, IngestPlan
 from shmbroker.spark.offsets import to_json
 from shmbroker.spark.reading import read, reading_of
@@ -62,7 +62,7 @@ class AskedIngest(NamedTuple):
 
 
 @contextlib.contextmanager
-def opened(asked: AskedIngest) -> Iterator[Kept]:
+def opened(asked: AskedIngest) -> Iterator[CheckpointDocument]:
     """The ingest, locked and noted in its checkpoint; ConfigFault if it can't be as it is asked."""
     path = asked.plan.path
     files.migrate(path)
@@ -110,7 +110,7 @@ def _checkpoint(asked: AskedIngest) -> Path:
     return files.state_root(asked.plan.path) / f"checkpoint-{asked.plan.topic}"
 
 
-def _places(kept: Kept) -> list[str]:
+def _places(kept: CheckpointDocument) -> list[str]:
     return [each for each in (kept.plan.path, kept.plan.dead_letter_path) if each]
 
 
@@ -125,7 +125,7 @@ def _missing(*paths: str) -> list[str]:
     return list(found)
 
 
-def _note(document: Path, kept: Kept) -> None:
+def _note(document: Path, kept: CheckpointDocument) -> None:
     if not document.exists() or document.read_text() != kept.text():
         part = document.with_suffix(".new")
         part.write_text(kept.text())
@@ -135,7 +135,7 @@ def _note(document: Path, kept: Kept) -> None:
 # --- a new one -----------------------------------------------------------------------------------
 
 
-def _begun(asked: AskedIngest) -> Kept:
+def _begun(asked: AskedIngest) -> CheckpointDocument:
     """A new ingest; ConfigFault if it can't be."""
     plan = asked.plan
     parsed = options.parse({**asked.source, "startingOffsets": EARLIEST}, is_stream=True)
@@ -147,7 +147,7 @@ def _begun(asked: AskedIngest) -> Kept:
     _check_alone(plan, asked)
     start = asked.start or EARLIEST
     starts = None if start == EARLIEST else _starts(asked.source, start)
-    return Kept(plan._replace(ingest_id=random_uuid().hex()[:8]), start, starts)
+    return CheckpointDocument(plan._replace(ingest_id=random_uuid().hex()[:8]), start, starts)
 
 
 def _check(plan: IngestPlan) -> None:
@@ -197,7 +197,7 @@ def _starts(source: Mapping[str, str], start: str) -> dict[str, Any]:
 # --- one that goes on ----------------------------------------------------------------------------
 
 
-def _gone_on(asked: AskedIngest, kept: Kept) -> Kept:
+def _gone_on(asked: AskedIngest, kept: CheckpointDocument) -> CheckpointDocument:
     """The ingest of a checkpoint as it is asked for now; ConfigFault if it may not be so."""
     stored, checkpoint = kept.plan, Path(asked.plan.checkpoint)
     last = max(files.last_batch(stored.path, stored.ingest_id), stored.since - 1)
@@ -243,7 +243,9 @@ def _is_gone(plan: IngestPlan) -> bool:
     return files.has_writer(plan.path, plan.ingest_id) or not (plan.since or state.exists())
 
 
-def _check_start(asked: AskedIngest, kept: Kept, has_written: bool, has_planned: bool) -> None:
+def _check_start(
+    asked: AskedIngest, kept: CheckpointDocument, has_written: bool, has_planned: bool
+) -> None:
     """ConfigFault if it can't start elsewhere."""
     if asked.start is None or asked.start == kept.start:
         return
@@ -259,7 +261,7 @@ def _check_start(asked: AskedIngest, kept: Kept, has_written: bool, has_planned:
         )
 
 
-def _started_anew(asked: AskedIngest, kept: Kept) -> Kept:
+def _started_anew(asked: AskedIngest, kept: CheckpointDocument) -> CheckpointDocument:
     """An ingest that has written nothing, as a new one that starts where it is asked for."""
     start, checkpoint = asked.start or EARLIEST, Path(asked.plan.checkpoint)
     starts = None if start == EARLIEST else _starts(asked.source, start)
@@ -329,14 +331,14 @@ def _numbers(directory: Path) -> list[int]:
 # --- what there is to do -------------------------------------------------------------------------
 
 
-def source_of(kept: Kept, source: Mapping[str, str]) -> dict[str, str]:
+def source_of(kept: CheckpointDocument, source: Mapping[str, str]) -> dict[str, str]:
     """The options of the source, with the start."""
     if kept.starts is None:
         return {**source, "startingOffsets": EARLIEST}
     return {**source, "startingOffsets": json.dumps(kept.starts), "partialOffsets": "true"}
 
 
-def has_nothing_new(kept: Kept, source: Mapping[str, str]) -> bool:
+def has_nothing_new(kept: CheckpointDocument, source: Mapping[str, str]) -> bool:
     """Whether the ingest is at the end of its topic, for sure: what is in doubt is left to Spark,
     which takes seconds to start."""
     checkpoint = Path(kept.plan.checkpoint)
@@ -425,7 +427,7 @@ def sample(source: Mapping[str, str]) -> list[bytes]:
         is_stream=False,
     )
     found: list[bytes] = []
-    with driver.connect(parsed) as client, Leaders() as leaders:
+    with driver.connect(parsed) as client, KnownLeaders() as leaders:
         topics = driver.find_topics(client, parsed)
         wanted = driver.wanted_partitions(parsed, topics)
         starts = driver.resolve(client, parsed, topics, wanted, is_start=True)

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
 from shmbroker.client.reader.arrow_columns import COLUMNS, arrow_schema
-from shmbroker.client.reader.leaders import Leaders
+from shmbroker.client.reader.leaders import KnownLeaders
 from shmbroker.client.reader.planning import Piece
 from shmbroker.client.reader.reading import Reading
 from shmbroker.errors import Fault
@@ -53,7 +53,10 @@ class TaskDone(WriterCommitMessage):
     """What a task has written; `dead` are its files of dead letters."""
 
     def __init__(
-        self, written: list[files.Written], dead: list[files.Written], counts: dict[str, int]
+        self,
+        written: list[files.WrittenFile],
+        dead: list[files.WrittenFile],
+        counts: dict[str, int],
     ) -> None:
         self.written = written
         self.dead = dead
@@ -64,7 +67,7 @@ def records_of(
     pieces: Iterable[tuple[Piece, Reading]],
 ) -> Iterator[tuple[pa.RecordBatch, HeadersOf]]:
     """Yield the records of these pieces, each batch with what finds the headers of its rows."""
-    with Leaders() as leaders:
+    with KnownLeaders() as leaders:
         for piece, reading in pieces:
             for batch in read(piece, reading, RAW_COLUMNS, leaders):
                 yield batch, partial(headers_of, piece, reading)
@@ -174,7 +177,7 @@ class TaskWriter:
         columns = [*kept, headers_of_rows(records), pa.array(reasons)]
         self.dead.append(pa.RecordBatch.from_arrays(columns, schema=DEAD_LETTER_SCHEMA))
 
-    def _bury(self) -> list[files.Written]:
+    def _bury(self) -> list[files.WrittenFile]:
         """Write the dead letters."""
         if self.plan.dead_letter_topic:
             self._send()

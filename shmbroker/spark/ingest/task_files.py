@@ -45,7 +45,7 @@ class FileSet:
         self._waiting_bytes: dict[str, int] = {}
         self._open: dict[str, _File] = {}
         self._values: dict[str, dict[str, str | None]] = {}
-        self._done: list[files.Written] = []
+        self._done: list[files.WrittenFile] = []
         self._names: list[str] = []
 
     def add(self, partition: dict[str, str | None], rows: pa.RecordBatch) -> None:
@@ -64,7 +64,7 @@ class FileSet:
             for each in list(self._waiting):
                 self._write(each)
 
-    def close(self) -> list[files.Written]:
+    def close(self) -> list[files.WrittenFile]:
         """Write what waits, close all files, and tell them."""
         for folder in list(self._waiting):
             self._write(folder)
@@ -119,7 +119,7 @@ class FileSet:
         file.close()
         size = os.path.getsize(file.temporary)
         values_of = self._values[folder]
-        self._done.append(files.Written(file.temporary, file.final, file.rows, size, values_of))
+        self._done.append(files.WrittenFile(file.temporary, file.final, file.rows, size, values_of))
 
 
 class _File:

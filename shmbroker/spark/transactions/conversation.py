@@ -19,7 +19,7 @@ from typing import Any
 from shmbroker import clock
 from shmbroker.spark.transactions.leases import LostFault
 from shmbroker.spark.transactions.messages import Fields
-from shmbroker.spark.transactions.series import Transaction
+from shmbroker.spark.transactions.series import SeriesState
 
 PATIENCE_S = 1.0
 """A question that can't be answered yet is answered so after this time, and asked again: so it is
@@ -29,7 +29,7 @@ noticed that nobody is there any more."""
 class Conversation:
     """The conversation with one attempt of a task."""
 
-    def __init__(self, transaction: Transaction, run: int, task: int, attempt: int) -> None:
+    def __init__(self, transaction: SeriesState, run: int, task: int, attempt: int) -> None:
         self._transaction = transaction
         self._run = run
         self._task = task

@@ -25,11 +25,11 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LOOPBACK = "127.0.0.1"
 
 
-class RefusedFault(Fault):
+class KeeperRefusalFault(Fault):
     """The keeper can't do what was asked, in its words."""
 
 
-class Run(NamedTuple):
+class KeeperRun(NamedTuple):
     """What tasks need to find the keeper, and what they are a part of."""
 
     number: int
@@ -44,12 +44,12 @@ class Run(NamedTuple):
 
 def begin(
     servers: str, host: str | None, options: Mapping[str, str], security: Security = OPEN
-) -> Run:
+) -> KeeperRun:
     """A new run. `host`: where executors reach this host; None: as it is found out. `security`: how
     the keeper enters the cluster; it comes to it by no other way, and not from tasks."""
     told = _asked({"what": "run", "security": security.plain()}, starts=True)
     hosts = (host,) if host is not None else _hosts(servers)
-    return Run(told["run"], told["port"], told["token"], hosts, boot_id(), label_of(options))
+    return KeeperRun(told["run"], told["port"], told["token"], hosts, boot_id(), label_of(options))
 
 
 def commit(name: str, run: int, tasks: Sequence[int]) -> None:
@@ -88,7 +88,7 @@ def _asked(question: Fields, starts: bool = False) -> Fields:
     finally:
         channel.close()
     if "fault" in answer:
-        raise RefusedFault(answer["fault"])
+        raise KeeperRefusalFault(answer["fault"])
     return answer
 
 

@@ -33,7 +33,7 @@ from shmbroker.errors import Fault
 from shmbroker.spark.transactions.conversation import Conversation
 from shmbroker.spark.transactions.leases import LostFault
 from shmbroker.spark.transactions.messages import Channel, FarFault, Fields
-from shmbroker.spark.transactions.series import Series, Transaction
+from shmbroker.spark.transactions.series import SeriesState, TransactionSeries
 
 LOOKS_S = 2.0
 """How often it is looked whether the SparkContext's directory is there."""
@@ -50,7 +50,7 @@ class Keeper:
         self._driver = driver
         self._token = secrets.token_bytes(32)
         self._lock = threading.Lock()
-        self._series: dict[Series, Transaction] = {}
+        self._series: dict[TransactionSeries, SeriesState] = {}
         self._runs = 0
         self._securities: dict[int, Security] = {}
         """How the cluster of each run is entered."""
@@ -127,7 +127,7 @@ class Keeper:
                     self._forget(one)
         return {}
 
-    def _forget(self, one: Transaction) -> None:
+    def _forget(self, one: SeriesState) -> None:
         """A write that is never repeated leaves nothing; its late tasks are refused."""
         if not one.series.is_remembered:
             with self._lock:
@@ -135,14 +135,14 @@ class Keeper:
                 self._series.pop(one.series, None)
             one.close()
 
-    def _find(self, name: str, run: int) -> Transaction | None:
+    def _find(self, name: str, run: int) -> SeriesState | None:
         with self._lock:
             for series, one in self._series.items():
                 if series.name == name and one.run == run:
                     return one
         return None
 
-    def _to_abort(self, asked: Fields) -> list[Transaction]:
+    def _to_abort(self, asked: Fields) -> list[SeriesState]:
         """The transaction of this name and run; where Spark has not told them, that of this label
         and version."""
         if asked["name"]:
@@ -161,7 +161,7 @@ class Keeper:
     def _serve_task(self, channel: Channel) -> None:
         channel.let_in(self._token)
         asked = channel.hear()
-        series = Series(*asked["series"])
+        series = TransactionSeries(*asked["series"])
         run, task, attempt = asked["run"], asked["task"], asked["attempt"]
         with self._lock:
             if run in self._ended:
@@ -169,7 +169,7 @@ class Keeper:
             security = self._securities.get(run)
             if security is None:
                 return
-            one = self._series.setdefault(series, Transaction(series))
+            one = self._series.setdefault(series, SeriesState(series))
 
         def enter(asked: Fields) -> Fields:
             one.enter(

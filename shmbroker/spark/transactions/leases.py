@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from shmbroker.errors import Fault
+from shmbroker.ids import TopicPartition
 from shmbroker.records.batch_layout import SEQUENCES
 
 WINDOW = 5
@@ -32,14 +33,12 @@ WINDOW = 5
 START = ""
 """The digest of no batches."""
 
-TopicPartition = tuple[str, int]
-
 
 class LostFault(Fault):
     """The transaction can't be committed any more."""
 
 
-class Progress:
+class TaskProgress:
     """How far a task is in a partition: batches that are there, and a window that may be."""
 
     __slots__ = ("batches", "digest", "window")
@@ -59,7 +58,7 @@ class _Task:
         self.attempts: set[int] = set()  # those that are there
         self.is_done = False
         self.records = 0
-        self.progress: dict[TopicPartition, Progress] = {}
+        self.progress: dict[TopicPartition, TaskProgress] = {}
         self.waits_since_s = 0.0  # for an attempt that resolves what is in doubt
 
 
@@ -124,7 +123,7 @@ class Leases:
             partition = self._partitions.setdefault(topic_partition, _Partition())
             if partition.holder is None or partition.holder == task:
                 partition.holder = task
-                mine.setdefault(topic_partition, Progress())
+                mine.setdefault(topic_partition, TaskProgress())
                 return topic_partition
         for topic_partition in order:
             holder = self._partitions[topic_partition].holder
@@ -138,7 +137,7 @@ class Leases:
                 self.check()
         return None
 
-    def progress(self, task: int, topic_partition: TopicPartition) -> Progress:
+    def progress(self, task: int, topic_partition: TopicPartition) -> TaskProgress:
         """How far the task is in a partition that it has."""
         return self._tasks[task].progress[topic_partition]
 

@@ -20,13 +20,14 @@ from typing import Any, NamedTuple
 from shmbroker.client.addresses import parse_addresses
 from shmbroker.client.cluster import Cluster
 from shmbroker.client.faults import FencedFault
-from shmbroker.client.producer.delivery import Identity
+from shmbroker.client.producer.delivery import ProducerIdentity
 from shmbroker.client.producer.producer import Producer
 from shmbroker.client.producer.settings import ANSWER_S
-from shmbroker.client.producer.spill import Spill, Stored, TopicPartition
+from shmbroker.client.producer.spill import Spill, SpilledBatch
 from shmbroker.client.security import OPEN
 from shmbroker.errors import Fault
-from shmbroker.spark.transactions.driver import Run, boot_id
+from shmbroker.ids import TopicPartition
+from shmbroker.spark.transactions.driver import KeeperRun, boot_id
 from shmbroker.spark.transactions.leases import START, WINDOW
 from shmbroker.spark.transactions.messages import Channel, FarFault, Fields
 
@@ -34,7 +35,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from shmbroker.spark.transactions.series import Series
+    from shmbroker.spark.transactions.series import TransactionSeries
 
 STREAMS_MAX = 4
 """Partitions that a task sends to at the same time: one is busy while others wait for answers."""
@@ -54,7 +55,7 @@ class Attempt(NamedTuple):
     query_run: str
 
 
-class Outcome(NamedTuple):
+class TaskOutcome(NamedTuple):
     """`records` of the task are there; `is_repeated`: the whole write was committed before."""
 
     records: int
@@ -69,10 +70,10 @@ def write(
     batches: Iterable[pa.RecordBatch],
     topic: str | None,
     attempt: Attempt,
-    run: Run,
-    series: Series,
+    run: KeeperRun,
+    series: TransactionSeries,
     arguments: dict[str, Any],
-) -> Outcome:
+) -> TaskOutcome:
     """Write a task's rows, as the columns that `Producer.send` takes. `arguments`: those of a
     `Producer`."""
     keeper = _connect(run)
@@ -88,9 +89,9 @@ def write(
             for _ in batches:  # Spark does not expect that they are left
                 pass
             if terms["is_committed"]:
-                return Outcome(0, is_repeated=True)
-            return Outcome(_ask(keeper, what="done", digests=[])["records"], is_repeated=False)
-        return Outcome(
+                return TaskOutcome(0, is_repeated=True)
+            return TaskOutcome(_ask(keeper, what="done", digests=[])["records"], is_repeated=False)
+        return TaskOutcome(
             _Sender(keeper, attempt, series, arguments).send(batches, topic, terms), False
         )
     finally:
@@ -104,7 +105,7 @@ class _Sender:
         self,
         keeper: Channel,
         attempt: Attempt,
-        series: Series,
+        series: TransactionSeries,
         arguments: dict[str, Any],
     ) -> None:
         self._keeper = keeper
@@ -141,7 +142,9 @@ class _Sender:
             claimed = self._ask(what="claim", partitions=partitions)
         digests = [(*one, stored[-1].digest) for one, stored in spill.batches.items()]
         if claimed["is_mine"] and partitions:
-            identity = Identity(claimed["producer_id"], claimed["epoch"], is_transactional=True)
+            identity = ProducerIdentity(
+                claimed["producer_id"], claimed["epoch"], is_transactional=True
+            )
             with Producer(
                 self._series.servers,
                 identity=identity,
@@ -218,7 +221,7 @@ class _Stream:
         self._flying[partition] = begin + len(batches)
 
 
-def _digest(stored: list[Stored], end: int) -> str:
+def _digest(stored: list[SpilledBatch], end: int) -> str:
     """The digest of the first `end` batches; where there are fewer, one that no batches have."""
     if not end:
         return START
@@ -244,7 +247,7 @@ def _advised(text: str) -> str:
     )
 
 
-def _connect(run: Run) -> Channel:
+def _connect(run: KeeperRun) -> Channel:
     """Connect to the keeper, at the first of its addresses where it is."""
     hosts = list(run.hosts)
     if run.boot_id and run.boot_id == boot_id():

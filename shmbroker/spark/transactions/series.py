@@ -22,7 +22,7 @@ from shmbroker.client.addresses import parse_addresses
 from shmbroker.client.cluster import Cluster
 from shmbroker.client.faults import ClusterFault, RefusedFault
 from shmbroker.client.producer.settings import ANSWER_S
-from shmbroker.client.producer.transactions import UNDECIDED, Transactions
+from shmbroker.client.producer.transactions import UNDECIDED, ProducerTransactions
 from shmbroker.client.security import Security
 from shmbroker.errors import Fault
 from shmbroker.spark.transactions.leases import Leases, LostFault
@@ -39,7 +39,7 @@ VERSION_PARTITION = 0
 """Where a topic has the version: each topic has this partition."""
 
 
-class Series(NamedTuple):
+class TransactionSeries(NamedTuple):
     """What a writer says of its series; the same in all of its tasks."""
 
     name: str
@@ -55,10 +55,10 @@ class Series(NamedTuple):
         return f"spark-shmbroker-sink-{self.name}"
 
 
-class Transaction:
+class SeriesState:
     """The series' runs, one after the other."""
 
-    def __init__(self, series: Series) -> None:
+    def __init__(self, series: TransactionSeries) -> None:
         self.series = series
         self.changed = threading.Condition()
         self.run = 0
@@ -68,7 +68,7 @@ class Transaction:
         self.is_committed = False
         self.leases = Leases(DOUBT_S)
         self._cluster: Cluster | None = None
-        self._client: Transactions | None = None
+        self._client: ProducerTransactions | None = None
         self._now_ms = 0
 
     @contextmanager
@@ -193,7 +193,7 @@ class Transaction:
         if self._cluster is not None:
             self._cluster.close()
 
-    def _fresh(self, query_run: str, security: Security) -> Transactions:
+    def _fresh(self, query_run: str, security: Security) -> ProducerTransactions:
         """The client that goes on with its producer id while it is the same run of a query, so
         that it notices when another driver has taken over; else a new one, which takes over."""
         if self._client is not None and query_run and query_run == self.query_run:
@@ -208,12 +208,12 @@ class Transaction:
             addresses = parse_addresses(series.servers, security=security)
             self._cluster = Cluster(addresses, series.client_id, ANSWER_S)
         wait_s = series.wait_ms / 1000
-        self._client = Transactions(
+        self._client = ProducerTransactions(
             self._cluster, series.transactional_id(), series.timeout_ms, wait_s
         )
         return self._client
 
-    def _was_committed(self, client: Transactions, version: int) -> bool:
+    def _was_committed(self, client: ProducerTransactions, version: int) -> bool:
         if not self.series.is_remembered:
             return False
         last = max(client.committed(client.name).values(), default=0) - 1

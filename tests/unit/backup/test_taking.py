@@ -9,11 +9,12 @@ import pytest
 
 from shmbroker import clock
 from shmbroker.backup import manifest
-from shmbroker.backup.asking import Listed, Place
+from shmbroker.backup.asking import ListedPartition
 from shmbroker.backup.taking import Taking
 from shmbroker.backup.verifying import verify
 from shmbroker.client.faults import ClusterFault
 from shmbroker.client.reader.planning import ListedSegment
+from shmbroker.ids import TopicIdPartition
 from shmbroker.log.file_names import LEADER_EPOCH_CHECKPOINT
 from shmbroker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from shmbroker.tier.directory_store import DirectoryStore
@@ -40,10 +41,10 @@ class Family:
     def all_topics(self) -> list[Any]:
         return [SimpleNamespace(topic_id=TOPIC_ID, partitions=[0])]
 
-    def list_held(self, places: set[Place]) -> dict[Place, Listed]:
+    def list_held(self, places: set[TopicIdPartition]) -> dict[TopicIdPartition, ListedPartition]:
         return self.cut({})
 
-    def cut(self, firsts: dict[Place, int]) -> dict[Place, Listed]:
+    def cut(self, firsts: dict[TopicIdPartition, int]) -> dict[TopicIdPartition, ListedPartition]:
         number, bases = next(self.leaders)
         directory = self.root / f"node-{number}"
         directory.mkdir()
@@ -59,7 +60,7 @@ class Family:
             row = ListedSegment(str(path), os.stat(path).st_ino, base, end, end - base)
             if end > firsts.get(PLACE, 0):
                 segments.append(row)
-        return {PLACE: Listed("t", epoch, 0, self.end_offset, segments, str(directory))}
+        return {PLACE: ListedPartition("t", epoch, 0, self.end_offset, segments, str(directory))}
 
     def image(self, cluster_id: str) -> tuple[MetadataImage, int]:
         image = MetadataImage(cluster_id)
@@ -137,7 +138,9 @@ def test_backup_stores_what_the_one_before_lacks_and_nothing_else(
     class Same(Family):
         """The files stay what they are."""
 
-        def cut(self, firsts: dict[Place, int]) -> dict[Place, Listed]:
+        def cut(
+            self, firsts: dict[TopicIdPartition, int]
+        ) -> dict[TopicIdPartition, ListedPartition]:
             found = listed[PLACE]
             rows = [each for each in found.segments if each.end_offset > firsts.get(PLACE, 0)]
             return {PLACE: found._replace(segments=rows)}

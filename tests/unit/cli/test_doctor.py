@@ -16,14 +16,14 @@ from shmbroker.cli.doctor.bundle import texts, without_secrets, write
 from shmbroker.cli.doctor.clients import NEEDED
 from shmbroker.cli.doctor.facts import (
     ClusterFacts,
-    Directory,
+    DirectoryFacts,
     Facts,
-    Family,
-    Host,
+    FamilyFacts,
+    HostFacts,
     Node,
     ProcessFacts,
-    Software,
-    Spark,
+    SoftwareFacts,
+    SparkFacts,
 )
 from shmbroker.cli.doctor.table import (
     FAULT,
@@ -43,7 +43,7 @@ INSTALLED = [*NEEDED, "aiokafka", "confluent-kafka", "kafka-python", "pyarrow", 
 
 def well() -> Facts:
     """A host, a directory, a family, a cluster and a Spark with nothing to say of."""
-    host = Host(
+    host = HostFacts(
         kernel=(6, 1),
         machine="x86_64",
         cpus=4,
@@ -77,7 +77,7 @@ def well() -> Facts:
         clock_source="tsc",
         is_clock_synced=True,
     )
-    software = Software(
+    software = SoftwareFacts(
         python=(3, 11),
         kernels="native.so",
         versions=dict.fromkeys(
@@ -123,7 +123,7 @@ def well() -> Facts:
         )
         for number in (1, 2)
     ]
-    directory = Directory(
+    directory = DirectoryFacts(
         path="/srv",
         exists=True,
         is_writable=True,
@@ -135,7 +135,7 @@ def well() -> Facts:
         nodes=nodes,
         reserve_bytes=256 << 20,
     )
-    family = Family(
+    family = FamilyFacts(
         [
             ProcessFacts(pid, role, parent, user=7, maps=99, open_files=9, open_files_max=1024)
             for pid, role, parent in (
@@ -155,7 +155,7 @@ def well() -> Facts:
         "replica_holders": [1],
         "groups": [{"group": "g", "state": "stable", "lag": 5}],
     }
-    spark = Spark(
+    spark = SparkFacts(
         is_installed=True,
         is_found=True,
         java=17,

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from shmbroker.cli import commands, settings
-from shmbroker.cli.client import Cluster, matching, pairs
+from shmbroker.cli.client import TargetCluster, matching, pairs
 from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.output import print_table
 from shmbroker.controller.decisions.broker_values import THREAD_POOLS
@@ -119,13 +119,13 @@ def test_name_that_finds_nothing_is_a_fault() -> None:
     ],
 )
 def test_servers_are_read(text: str, addresses: list[tuple[str, int]]) -> None:
-    assert list(Cluster(text, {}).addresses()) == addresses
+    assert list(TargetCluster(text, {}).addresses()) == addresses
 
 
 @pytest.mark.parametrize("text", ["", "h:", "h:x", "h:0", "h:65536", "a:1,,b:1", "h:1:2"])
 def test_what_is_no_server_is_wrong_usage(text: str) -> None:
     with pytest.raises(click.UsageError, match="takes HOST:PORT"):
-        Cluster(text, {}).addresses()
+        TargetCluster(text, {}).addresses()
 
 
 def test_pairs() -> None:

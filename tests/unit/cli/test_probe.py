@@ -122,20 +122,20 @@ def test_resolver_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Mon
 
 def test_one_server_of_several_is_enough() -> None:
     with server(kafka) as (host, port), server(lambda _: b"") as (_, other):
-        client.Cluster(f"{host}:{other},{host}:{port}", {}).check_reachable()
+        client.TargetCluster(f"{host}:{other},{host}:{port}", {}).check_reachable()
         with pytest.raises(CommandFault, match=f"^{host}:{other} closes the connection"):
-            client.Cluster(f"{host}:{other},{host}:1", {}).check_reachable()
+            client.TargetCluster(f"{host}:{other},{host}:1", {}).check_reachable()
 
 
 def test_x_names_the_cluster_too() -> None:
-    cluster = client.Cluster("a:1", {"bootstrap.servers": "b:2", "acks": "1"})
+    cluster = client.TargetCluster("a:1", {"bootstrap.servers": "b:2", "acks": "1"})
     assert (cluster.servers, cluster.settings) == ("b:2", {"acks": "1"})
 
 
 class Library:
     """A client whose every question times out while its log says why."""
 
-    def __init__(self, cluster: client.Cluster, error: Any) -> None:
+    def __init__(self, cluster: client.TargetCluster, error: Any) -> None:
         self.cluster = cluster
         self.error = error
         self.asked_s: list[float] = []
@@ -153,7 +153,7 @@ class Library:
 def test_what_the_library_knows_of_certificates_is_said_at_the_first_question() -> None:
     from confluent_kafka import KafkaError
 
-    cluster = client.Cluster("h:1", {"security.protocol": "ssl"})
+    cluster = client.TargetCluster("h:1", {"security.protocol": "ssl"})
     error = KafkaError(
         KafkaError._SSL,
         "ssl://h:1/bootstrap: SSL handshake failed: error:0A000086:SSL routines::certificate verify"
@@ -174,7 +174,7 @@ def test_question_without_an_answer_is_given_up_in_time() -> None:
         ("SASL_SSL", "(if it wants another certificate: ssl.certificate.location)"),
         ("SASL_PLAINTEXT", ""),
     ):
-        cluster = client.Cluster("h:1", {"security.protocol": security})
+        cluster = client.TargetCluster("h:1", {"security.protocol": security})
         library = Library(cluster, None)
         with pytest.raises(CommandFault, match="h:1 accepts connections but gives") as fault:
             client.metadata(library, cluster)

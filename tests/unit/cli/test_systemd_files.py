@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from shmbroker.cli import systemd
-from shmbroker.cli.systemd import COMMAND, MARK, Place, complaint, files_of
+from shmbroker.cli.systemd import COMMAND, MARK, Installation, complaint, files_of
 
 SOURCE = Path(__file__).parents[3] / systemd.SOURCE
 TEXTS = {path.name: path.read_text() for path in SOURCE.iterdir()}
@@ -66,7 +66,7 @@ def test_what_a_service_can_not_run_is_refused(
     paths: tuple[str, ...], closed: tuple[str, ...], said: str
 ) -> None:
     entered = [(str(parent), str(parent) not in closed) for parent in Path(paths[0]).parents]
-    why = complaint(Place(paths[0], paths), entered)
+    why = complaint(Installation(paths[0], paths), entered)
     assert said in why if said else not why
 
 

@@ -27,9 +27,9 @@ from shmbroker.cli.tune.facts import (
     SMALL,
     Candidate,
     Costs,
-    Facts,
     System,
     Trial,
+    TuneFacts,
 )
 from shmbroker.cli.tune.settings_file import apply, changed
 from shmbroker.settings.broker_config import BrokerConfig
@@ -53,7 +53,7 @@ FINE = System(
 def facts(system=FINE, trials=(), baseline=None, costs=None, **cpu_us):
     costs = costs or Costs(write_rate=500e6, cold_read_rate=1e9, ahead_read_rate=1e9)
     cpu = {name.replace("_", "-"): us for name, us in cpu_us.items()}
-    return Facts(system, costs, dict(NOW), baseline, list(trials), cpu)
+    return TuneFacts(system, costs, dict(NOW), baseline, list(trials), cpu)
 
 
 def trial(settings, small=1.0, many=1.0, large=1.0, rounds=6):
@@ -105,8 +105,8 @@ def test_host_that_is_well_gets_no_advice():
 
 
 def test_nothing_known_is_nothing_advised():
-    assert advise(Facts(settings=dict(NOW))) == []
-    assert notes(Facts(settings=dict(NOW))) == []
+    assert advise(TuneFacts(settings=dict(NOW))) == []
+    assert notes(TuneFacts(settings=dict(NOW))) == []
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,15 @@ from shmbroker.client.producer.delivery import (
     RETURNED,
     SPLIT,
     Batch,
-    Identity,
     PartitionQueue,
+    ProducerIdentity,
 )
 from shmbroker.log.producer_state import ProducerState
 from shmbroker.records.batch import check_batch, encode_batch, iterate_records
 from shmbroker.records.batch_layout import H_ATTRIBUTES, SEQUENCES, TRANSACTIONAL_BIT
 from shmbroker.wire import error_codes as e
 
-ME = Identity(7, 3)
+ME = ProducerIdentity(7, 3)
 
 
 def batch(*values: bytes, created_s: float = 0.0) -> Batch:
@@ -180,7 +180,7 @@ def test_an_abort_forgets_what_came_since_the_last_commit() -> None:
 def test_batches_of_a_transaction_say_so(codec: int) -> None:
     one = batch(b"a", b"b")
     one.sequence = 5
-    identity = Identity(7, 3, True)
+    identity = ProducerIdentity(7, 3, True)
     frame = one.seal(identity, codec)
     for part in (frame, *(half.frame for half in one.halves(identity, codec))):
         assert part is not None

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shmbroker.client.cluster import NO_ID, Cluster, Topic
-from shmbroker.client.producer.delivery import Identity
+from shmbroker.client.producer.delivery import ProducerIdentity
 from shmbroker.client.producer.spill import Spill
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import ConfigFault
@@ -47,7 +47,7 @@ def records_of(spill: Spill, codec: int = 0) -> dict[tuple[str, int], list[Any]]
         sequence = 0
         for batch in spill.load(stored):
             batch.sequence = sequence
-            frame = batch.seal(Identity(7, 2, is_transactional=True), codec)
+            frame = batch.seal(ProducerIdentity(7, 2, is_transactional=True), codec)
             header = BATCH_HEADER.unpack_from(frame)
             assert header[4] == crc32c(frame[ATTRIBUTES_POSITION:])
             assert header[5] == codec | TRANSACTIONAL_BIT

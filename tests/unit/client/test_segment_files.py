@@ -7,12 +7,12 @@ from struct import Struct
 import pytest
 
 from shmbroker.client.faults import NoFilesFault
-from shmbroker.client.reader.aborted import AbortedTransaction
+from shmbroker.client.reader.aborted import AbortedRange
 from shmbroker.client.reader.planning import ListedSegment
 from shmbroker.client.reader.segment_files import GoneFault, aborted_transactions
 
 ENTRY = Struct(">hqqqq")
-OURS, OTHER = AbortedTransaction(7, 3, 9), AbortedTransaction(8, 4, 6)
+OURS, OTHER = AbortedRange(7, 3, 9), AbortedRange(8, 4, 6)
 
 
 def segment(directory: Path) -> ListedSegment:
@@ -23,7 +23,7 @@ def segment(directory: Path) -> ListedSegment:
     return ListedSegment(str(log), log.stat().st_ino, 0, 10, 7)
 
 
-def write_index(path: Path, *entries: AbortedTransaction) -> None:
+def write_index(path: Path, *entries: AbortedRange) -> None:
     path.write_bytes(b"".join(ENTRY.pack(0, *entry, entry.last_offset + 1) for entry in entries))
 
 

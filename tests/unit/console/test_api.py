@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shmbroker.console.access import TOKEN_HEADER, Access, Request
-from shmbroker.console.answers import Answer, Stream
+from shmbroker.console.access import TOKEN_HEADER, Access, HttpRequest
+from shmbroker.console.answers import EventStream, HttpAnswer
 from shmbroker.console.api import Console
 from shmbroker.console.record_pages import STREAMS_MAX
 from shmbroker.console.server import HEADERS, page_files
@@ -67,8 +67,8 @@ CONSOLE = Console(
 
 
 def ask(path: str, **query: str) -> tuple[int, Any]:
-    answer = CONSOLE.answer(Request("GET", path, query, {"host": "localhost"}))
-    assert isinstance(answer, Answer)
+    answer = CONSOLE.answer(HttpRequest("GET", path, query, {"host": "localhost"}))
+    assert isinstance(answer, HttpAnswer)
     assert answer.content_type == "application/json"
     assert b"<" not in answer.body or answer.body.isascii()
     return answer.status, json.loads(answer.body)
@@ -126,15 +126,15 @@ def test_streams_are_counted_until_they_end(monkeypatch: pytest.MonkeyPatch) -> 
             pass
 
     monkeypatch.setattr(CONSOLE.records, "open", lambda _request: Quiet())
-    request = Request("GET", "/api/tail", {"topic": "t"}, {"host": "localhost"})
+    request = HttpRequest("GET", "/api/tail", {"topic": "t"}, {"host": "localhost"})
     streams = [CONSOLE.answer(request) for _ in range(STREAMS_MAX)]
-    assert all(isinstance(each, Stream) for each in streams)
+    assert all(isinstance(each, EventStream) for each in streams)
     assert ask("/api/tail", topic="t")[0] == 503
     for stream in streams:
-        assert isinstance(stream, Stream)
+        assert isinstance(stream, EventStream)
         assert list(stream.events) == [("opened", {"partitions": 1})]
         stream.close()
-    assert isinstance(CONSOLE.answer(request), Stream)
+    assert isinstance(CONSOLE.answer(request), EventStream)
 
 
 def test_snapshot_sums_topics_up() -> None:
@@ -182,8 +182,8 @@ def write(path: str, body: object, raw: bytes | None = None) -> tuple[int, Any]:
         TOKEN_HEADER: TOKEN,
     }
     data = json.dumps(body).encode() if raw is None else raw
-    answer = CONSOLE.answer(Request("POST", f"/api/write/{path}", {}, headers, data))
-    assert isinstance(answer, Answer)
+    answer = CONSOLE.answer(HttpRequest("POST", f"/api/write/{path}", {}, headers, data))
+    assert isinstance(answer, HttpAnswer)
     return answer.status, json.loads(answer.body)
 
 
@@ -253,8 +253,8 @@ def test_any_parameters_are_answered(path: str, query: dict[str, str]) -> None:
 
 
 def test_page_runs_its_own_files_only() -> None:
-    page = CONSOLE.answer(Request("GET", "/", {}, {"host": "localhost"}))
-    assert isinstance(page, Answer)
+    page = CONSOLE.answer(HttpRequest("GET", "/", {}, {"host": "localhost"}))
+    assert isinstance(page, HttpAnswer)
     policy = dict(HEADERS)["Content-Security-Policy"]
     assert "default-src 'none'" in policy and "unsafe" not in policy
     text = page.body.decode()
@@ -267,10 +267,10 @@ def test_page_runs_its_own_files_only() -> None:
 
 def test_files_are_sent_once() -> None:
     path = "/static/app.js"
-    first = CONSOLE.answer(Request("GET", path, {}, {"host": "localhost"}))
-    assert isinstance(first, Answer)
+    first = CONSOLE.answer(HttpRequest("GET", path, {}, {"host": "localhost"}))
+    assert isinstance(first, HttpAnswer)
     tag = dict(first.headers)["ETag"]
-    again = Request("GET", path, {}, {"host": "localhost", "if-none-match": tag})
+    again = HttpRequest("GET", path, {}, {"host": "localhost", "if-none-match": tag})
     second = CONSOLE.answer(again)
-    assert isinstance(second, Answer)
+    assert isinstance(second, HttpAnswer)
     assert (second.status, second.body) == (304, b"")

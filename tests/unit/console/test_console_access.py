@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shmbroker.console.access import TOKEN_HEADER, Access, Request
+from shmbroker.console.access import TOKEN_HEADER, Access, HttpRequest
 
 TOKEN = "secret-token"
 HOST = {"host": "127.0.0.1:8080"}
@@ -48,7 +48,7 @@ WRITING = Access(["console.example"], TOKEN, True)
     ],
 )
 def test_only_our_own_names_are_answered(host: str, is_ours: bool) -> None:
-    refusal = READ_ONLY.refusal(Request("GET", "/", {}, {"host": host}))
+    refusal = READ_ONLY.refusal(HttpRequest("GET", "/", {}, {"host": host}))
     assert (refusal is None) == is_ours
     if refusal is not None:
         assert refusal.status == 403
@@ -56,7 +56,7 @@ def test_only_our_own_names_are_answered(host: str, is_ours: bool) -> None:
 
 @given(st.text(max_size=30) | st.text("localhst.:[]0127@/ ,ef", max_size=12))
 def test_a_host_of_any_text_is_ours_or_refused(host: str) -> None:
-    refusal = READ_ONLY.refusal(Request("GET", "/", {}, {"host": host}))
+    refusal = READ_ONLY.refusal(HttpRequest("GET", "/", {}, {"host": host}))
     if refusal is None:
         assert LOOKS_OURS.fullmatch(host.lower())
     else:
@@ -74,7 +74,7 @@ def test_a_host_of_any_text_is_ours_or_refused(host: str) -> None:
     ],
 )
 def test_other_sites_may_only_lead_to_the_page(site: str, path: str, status: int | None) -> None:
-    refusal = READ_ONLY.refusal(Request("GET", path, {}, {**HOST, "sec-fetch-site": site}))
+    refusal = READ_ONLY.refusal(HttpRequest("GET", path, {}, {**HOST, "sec-fetch-site": site}))
     assert (refusal and refusal.status) == status
 
 
@@ -83,19 +83,19 @@ def test_other_sites_may_only_lead_to_the_page(site: str, path: str, status: int
     [("http://127.0.0.1:8080", None), ("http://evil.example", 403), ("null", 403), ("", 403)],
 )
 def test_other_origins_may_not_ask(origin: str, status: int | None) -> None:
-    refusal = READ_ONLY.refusal(Request("GET", "/api/search", {}, {**HOST, "origin": origin}))
+    refusal = READ_ONLY.refusal(HttpRequest("GET", "/api/search", {}, {**HOST, "origin": origin}))
     assert (refusal and refusal.status) == status
 
 
 def test_a_change_comes_from_a_page() -> None:
     headers = {name: value for name, value in WRITE.items() if name != "origin"}
-    refusal = WRITING.refusal(Request("POST", "/api/write/produce", {}, headers))
+    refusal = WRITING.refusal(HttpRequest("POST", "/api/write/produce", {}, headers))
     assert refusal is not None and refusal.status == 403
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", ""])
 def test_looking_is_by_get(method: str) -> None:
-    refusal = WRITING.refusal(Request(method, "/api/session", {}, HOST))
+    refusal = WRITING.refusal(HttpRequest(method, "/api/session", {}, HOST))
     assert refusal is not None and refusal.status == 405
 
 
@@ -118,13 +118,13 @@ def test_looking_is_by_get(method: str) -> None:
     ],
 )
 def test_a_change_comes_from_our_page_alone(changed: dict[str, str], status: int | None) -> None:
-    request = Request("POST", "/api/write/produce", {}, WRITE | changed)
+    request = HttpRequest("POST", "/api/write/produce", {}, WRITE | changed)
     refusal = WRITING.refusal(request)
     assert (refusal and refusal.status) == status
 
 
 def test_nothing_is_changed_by_get_or_where_it_is_not_allowed() -> None:
-    refusal = WRITING.refusal(Request("GET", "/api/write/produce", {}, WRITE))
+    refusal = WRITING.refusal(HttpRequest("GET", "/api/write/produce", {}, WRITE))
     assert refusal is not None and refusal.status == 405
-    refusal = READ_ONLY.refusal(Request("POST", "/api/write/produce", {}, WRITE))
+    refusal = READ_ONLY.refusal(HttpRequest("POST", "/api/write/produce", {}, WRITE))
     assert refusal is not None and refusal.status == 403 and "--console-writes" in refusal.reason

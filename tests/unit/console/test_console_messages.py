@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from shmbroker.console.messages import Wanted, _matching
 from shmbroker.console.record_pages import parse_offsets
-from shmbroker.console.topic_reader import Batch
+from shmbroker.console.topic_reader import FetchedBatch
 from shmbroker.console.writes import murmur2
 from shmbroker.records.batch import encode_batch, iterate_batches
 
@@ -16,7 +16,7 @@ RECORDS = [
     (3, b"key-two", None, [(b"empty", None)]),
 ]
 DATA = memoryview(encode_batch(RECORDS, base_offset=10, codec=1))
-BATCH = Batch(next(iterate_batches(DATA))[1], DATA, 0)
+BATCH = FetchedBatch(next(iterate_batches(DATA))[1], DATA, 0)
 
 
 @pytest.mark.parametrize(

@@ -6,21 +6,21 @@ from collections.abc import Iterator
 import pytest
 
 from shmbroker import clock
-from shmbroker.console.server import BODY_MAX, HEADERS, REQUEST_S, Server
+from shmbroker.console.server import BODY_MAX, HEADERS, REQUEST_S, ConsoleServer
 from tests.support.waiting import wait_until
 from tests.unit.console.test_api import CONSOLE
 
 
 @pytest.fixture
-def served() -> Iterator[Server]:
-    made = Server(socket.create_server(("127.0.0.1", 0)), CONSOLE)
+def served() -> Iterator[ConsoleServer]:
+    made = ConsoleServer(socket.create_server(("127.0.0.1", 0)), CONSOLE)
     made.start()
     yield made
     made.shutdown()
     made.server_close()
 
 
-def ask(server: Server, raw: bytes) -> tuple[int, dict[str, str], bytes]:
+def ask(server: ConsoleServer, raw: bytes) -> tuple[int, dict[str, str], bytes]:
     with socket.create_connection(server.socket.getsockname(), 10) as connection:
         connection.sendall(raw)
         data = b""
@@ -67,19 +67,19 @@ def ask(server: Server, raw: bytes) -> tuple[int, dict[str, str], bytes]:
         ),
     ],
 )
-def test_request_has_its_status(served: Server, raw: bytes, status: int) -> None:
+def test_request_has_its_status(served: ConsoleServer, raw: bytes, status: int) -> None:
     assert ask(served, raw)[0] == status
 
 
 @pytest.mark.parametrize("path", [b"/", b"/api/snapshot", b"/api/nothing", b"/static/app.js"])
-def test_every_answer_has_the_headers(served: Server, path: bytes) -> None:
+def test_every_answer_has_the_headers(served: ConsoleServer, path: bytes) -> None:
     _, headers, _ = ask(served, b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
     for name, value in HEADERS:
         assert headers[name] == value
     assert headers["Cache-Control"] in ("no-store", "no-cache")
 
 
-def test_who_takes_too_long_to_ask_is_closed(served: Server) -> None:
+def test_who_takes_too_long_to_ask_is_closed(served: ConsoleServer) -> None:
     with socket.create_connection(served.socket.getsockname(), 10) as slow:
         slow.sendall(b"GET / HTTP/1.1\r\nHost: local")
 
@@ -94,6 +94,6 @@ def test_who_takes_too_long_to_ask_is_closed(served: Server) -> None:
         wait_until(is_closed, "its end")
 
 
-def test_who_asks_in_time_is_not_closed(served: Server) -> None:
+def test_who_asks_in_time_is_not_closed(served: ConsoleServer) -> None:
     served.end_overdue(clock.monotonic() + REQUEST_S + 1)
     assert ask(served, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")[0] == 200

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shmbroker.console.shown import FIELD_BYTES_LEAST, HEADERS_MAX, Room, field, record
+from shmbroker.console.shown import FIELD_BYTES_LEAST, HEADERS_MAX, AnswerRoom, field, record
 
 
 @pytest.mark.parametrize(
@@ -23,11 +23,11 @@ from shmbroker.console.shown import FIELD_BYTES_LEAST, HEADERS_MAX, Room, field,
     ],
 )
 def test_field_is_text_or_bytes(data: bytes | None, shown: dict[str, object]) -> None:
-    assert field(data, Room(100)) == shown
+    assert field(data, AnswerRoom(100)) == shown
 
 
 def test_long_field_is_cut_between_characters_and_says_so() -> None:
-    assert field("aü".encode(), Room(100), 2) == {
+    assert field("aü".encode(), AnswerRoom(100), 2) == {
         "kind": "text",
         "text": "a",
         "bytes": 3,
@@ -36,7 +36,7 @@ def test_long_field_is_cut_between_characters_and_says_so() -> None:
 
 
 def test_every_field_gets_something_though_there_is_no_room() -> None:
-    room = Room(1000)
+    room = AnswerRoom(1000)
     fields = [field(b"x" * 900, room) for _ in range(10)]
     assert [len(str(each["text"])) for each in fields] == [900] + 9 * [FIELD_BYTES_LEAST]
     assert all(each["is_cut"] for each in fields[1:])
@@ -44,7 +44,7 @@ def test_every_field_gets_something_though_there_is_no_room() -> None:
 
 @given(st.binary(max_size=300), st.integers(0, 100))
 def test_any_bytes_are_json_and_within_bounds(data: bytes, most: int) -> None:
-    shown = field(data, Room(50), most)
+    shown = field(data, AnswerRoom(50), most)
     json.dumps(shown)
     assert shown["bytes"] == len(data)
     assert len(str(shown.get("text", ""))) <= most
@@ -54,7 +54,7 @@ def test_any_bytes_are_json_and_within_bounds(data: bytes, most: int) -> None:
 
 
 def test_headers_are_bounded() -> None:
-    shown = record(3, (7, 1, None, b"v", [(b"h", b"1")] * 80), Room(10_000))
+    shown = record(3, (7, 1, None, b"v", [(b"h", b"1")] * 80), AnswerRoom(10_000))
     assert isinstance(shown, dict)
     assert (shown["partition"], shown["offset"], shown["headers_left_out"]) == (3, 7, 30)
     assert len(shown["headers"]) == HEADERS_MAX

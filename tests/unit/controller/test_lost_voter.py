@@ -9,7 +9,7 @@ from shmbroker.controller.raft.quorum import FOLLOWER, PROSPECTIVE, Quorum
 from shmbroker.controller.raft.quorum_messages import (
     BeginEpoch,
     Fetch,
-    FetchAnswer,
+    QuorumFetchAnswer,
     Vote,
     VoteAnswer,
 )
@@ -73,7 +73,7 @@ def test_it_votes_again_when_it_has_what_was_committed() -> None:
     def fetched(high_watermark: int, *records: tuple[int, str]) -> None:
         sent = [asked for _, asked, message in quorum.outbox if isinstance(message, Fetch)]
         lot = (quorum.log.log_end_offset, records) if records else b""
-        answer = FetchAnswer(0, EPOCH, 1, high_watermark, None, None, lot)
+        answer = QuorumFetchAnswer(0, EPOCH, 1, high_watermark, None, None, lot)
         quorum.on_answer(0, 1, sent[-1], answer)
 
     fetched(0, (3, "a"), (4, "b"))

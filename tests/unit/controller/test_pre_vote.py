@@ -9,7 +9,7 @@ from shmbroker.controller.raft.quorum import FOLLOWER, LEADER, UNATTACHED, Quoru
 from shmbroker.controller.raft.quorum_messages import (
     BeginEpoch,
     Fetch,
-    FetchAnswer,
+    QuorumFetchAnswer,
     Vote,
     VoteAnswer,
 )
@@ -50,7 +50,7 @@ def told_of_a_leader() -> Quorum:
 
 def following() -> Quorum:
     quorum = told_of_a_leader()
-    answers_to(quorum, Fetch, FetchAnswer(0, EPOCH, 1, 0, None, None, b""))
+    answers_to(quorum, Fetch, QuorumFetchAnswer(0, EPOCH, 1, 0, None, None, b""))
     assert quorum.state == FOLLOWER
     return quorum
 

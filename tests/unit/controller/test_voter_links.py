@@ -16,9 +16,9 @@ from shmbroker.controller.raft.quorum_messages import (
     EndEpoch,
     EpochAnswer,
     Fetch,
-    FetchAnswer,
     FetchSnapshot,
     NoAnswer,
+    QuorumFetchAnswer,
     RequestCame,
     SnapshotAnswer,
     SnapshotId,
@@ -45,10 +45,10 @@ ANSWERS: list[tuple[type, Any]] = [
     (Vote, VoteAnswer(0, 4, -1, True)),
     (BeginEpoch, EpochAnswer(74, 5, 2)),
     (EndEpoch, EpochAnswer(0, 5, 2)),
-    (Fetch, FetchAnswer(0, 4, 1, 77, None, None, b"records")),
-    (Fetch, FetchAnswer(0, 4, 1, 77, (2, 60), None, b"")),
-    (Fetch, FetchAnswer(0, 4, 1, 77, None, SnapshotId(70, 2), b"")),
-    (Fetch, FetchAnswer(6, 4, 3)),
+    (Fetch, QuorumFetchAnswer(0, 4, 1, 77, None, None, b"records")),
+    (Fetch, QuorumFetchAnswer(0, 4, 1, 77, (2, 60), None, b"")),
+    (Fetch, QuorumFetchAnswer(0, 4, 1, 77, None, SnapshotId(70, 2), b"")),
+    (Fetch, QuorumFetchAnswer(6, 4, 3)),
     (FetchSnapshot, SnapshotAnswer(0, 4, 1, SnapshotId(70, 2), 3000, 1000, b"x" * 99)),
 ]
 
@@ -119,7 +119,7 @@ def test_a_large_answer_passes_in_pieces(pair: tuple[VoterLinks, VoterLinks]) ->
     one, two = pair
     one.send(2, 1, REQUESTS[4])
     token = told(two).request_id
-    answer = FetchAnswer(0, 4, 1, 77, None, None, bytes(8 << 20))
+    answer = QuorumFetchAnswer(0, 4, 1, 77, None, None, bytes(8 << 20))
     two.send(1, token, answer)
     got: list[Any] = []
     for _ in range(10_000):

@@ -14,7 +14,7 @@ from shmbroker.log import quarantine
 from shmbroker.log.config import LogConfig
 from shmbroker.log.file_names import META_PROPERTIES
 from shmbroker.log.lookups import offset_for_timestamp
-from shmbroker.log.mending import Hole, Kept, Mend, write_mended
+from shmbroker.log.mending import Hole, KeptBytes, Mend, write_mended
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.retiring import delete_segments_before
 from shmbroker.records.batch import encode_batch, iterate_batches, iterate_records
@@ -226,7 +226,7 @@ def test_what_a_hole_takes_is_put_aside_by_steps(node: Path, short_reads: list[i
     path = segment_file(node, 24)
     content = path.read_bytes()
     hole = Hole(3 * SIZE, 5 * SIZE, 27, 29)
-    kept = [Kept(0, 3 * SIZE, None), Kept(5 * SIZE, 6 * SIZE, None)]
+    kept = [KeptBytes(0, 3 * SIZE, None), KeptBytes(5 * SIZE, 6 * SIZE, None)]
     beside = str(path) + ".tmp"
     write_mended(str(path), Mend(kept, [hole], [], 36, 0, 7 * SIZE), beside)
     assert (aside(node) / f"{27:020d}.log").read_bytes() == content[3 * SIZE : 5 * SIZE]
@@ -237,7 +237,7 @@ def test_what_a_hole_takes_is_put_aside_by_steps(node: Path, short_reads: list[i
 
 def test_a_file_that_has_less_than_is_to_be_copied_is_a_fault(node: Path) -> None:
     path = segment_file(node, 24)
-    kept = [Kept(0, path.stat().st_size + 1, None)]
+    kept = [KeptBytes(0, path.stat().st_size + 1, None)]
     with pytest.raises(StorageFault):
         write_mended(str(path), Mend(kept, [], [], 36, 0, 7 * SIZE), str(path) + ".tmp")
 

@@ -6,7 +6,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from shmbroker.metrics.server import THREADS_MAX, Pages, Server
+from shmbroker.metrics.server import THREADS_MAX, MetricsServer, Pages
 from tests.support.waiting import wait_until
 
 
@@ -18,7 +18,7 @@ class Served:
         self.accepts: list[str] = []
         self.listening = socket.create_server(("127.0.0.1", 0))
         self.address = self.listening.getsockname()
-        self.server = Server(self.listening, Pages(self.metrics, lambda: self.reasons))
+        self.server = MetricsServer(self.listening, Pages(self.metrics, lambda: self.reasons))
         self.server.start()
 
     def metrics(self, accept: str) -> tuple[bytes, str]:

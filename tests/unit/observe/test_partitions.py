@@ -11,7 +11,7 @@ from shmbroker.ids import partition_key
 from shmbroker.log.checkpoints import LOG_START_OFFSET, write_offsets
 from shmbroker.metadata.changes import MetadataChange, PartitionChanged, TopicCreated
 from shmbroker.metadata.image import MetadataImage, PartitionImage, TopicImage
-from shmbroker.observe.partitions import ChangeCounts, Directories, Partitions, brokers
+from shmbroker.observe.partitions import ChangeCounts, Directories, ObservedPartitions, brokers
 from shmbroker.observe.snapshot import Broker, Changes, Partition
 from shmbroker.shm.positions import PositionTable, SiblingPositions, table_bytes
 
@@ -38,7 +38,7 @@ class Fixture:
             view = memoryview(bytearray(table_bytes(ENTRIES)))
             self.tables[number] = PositionTable(view, ENTRIES)
             positions[number] = SiblingPositions(view)
-        self.partitions = Partitions(
+        self.partitions = ObservedPartitions(
             positions,
             Directories({number: str(path) for number, path in self.roots.items()}),
             lambda _image, _topic: 2,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from shmbroker.controller.raft.quorum_state import QuorumState
-from shmbroker.controller.raft.voter_change import Standing
+from shmbroker.controller.raft.voter_change import StoredQuorum
 from shmbroker.errors import ConfigFault
 from shmbroker.log.file_names import META_PROPERTIES
 from shmbroker.log.meta_properties import MetaProperties, read_meta_properties
@@ -31,11 +31,11 @@ def node(place: int, node_id: int | None, **more: object) -> Found:
     return Found(f"/data/node-{place}", **{"identity": identity, **more})
 
 
-def standing(tmp_path: Path, voters: list[int]) -> Standing:
+def standing(tmp_path: Path, voters: list[int]) -> StoredQuorum:
     """Of a controller with these voters."""
     state = QuorumState(str(tmp_path))
     state.voters = voters
-    return Standing(str(tmp_path), state, "")
+    return StoredQuorum(str(tmp_path), state, "")
 
 
 def judged(

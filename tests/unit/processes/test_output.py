@@ -25,7 +25,7 @@ def unread():
 
 def logger_on(stream):
     logger = logging.Logger("output")
-    logger.addHandler(output.Handler(stream))
+    logger.addHandler(output.StderrHandler(stream))
     return logger
 
 

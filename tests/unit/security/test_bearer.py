@@ -13,7 +13,7 @@ from joserfc.jwk import ECKey, OKPKey, RSAKey
 
 from shmbroker.security.sasl.bearer import Bearer, Invalid, Valid
 from shmbroker.security.sasl.jwt import Expected, JwtValidator, keys_of
-from shmbroker.security.sasl.outcome import Challenge, Refused, Shown
+from shmbroker.security.sasl.outcome import Challenge, NotBelieved, Shown
 
 NOW_S = 1_800_000_000
 CLAIMS = {"sub": "alice", "iat": NOW_S - 10, "exp": NOW_S + 100, "iss": "us", "aud": "kafka"}
@@ -195,15 +195,15 @@ def test_a_token_shows_who_it_is() -> None:
 def test_an_invalid_token_is_said_to_be_and_gets_no_second_try() -> None:
     one = Bearer(validator())
     assert one.on_message(said(token(exp=1))) == Challenge(b'{"status":"invalid_token"}')
-    refused = Refused("a token is invalid: it has expired", '{"status":"invalid_token"}')
-    assert one.on_message(said(token())) == Refused(refused.reason)
-    assert one.on_message(rb"\x01") == Refused(refused.reason), "sarama's"
+    refused = NotBelieved("a token is invalid: it has expired", '{"status":"invalid_token"}')
+    assert one.on_message(said(token())) == NotBelieved(refused.reason)
+    assert one.on_message(rb"\x01") == NotBelieved(refused.reason), "sarama's"
     assert one.on_message(b"\1") == refused
 
 
 def test_another_authorization_id_is_refused() -> None:
     refused = Bearer(validator()).on_message(said(token(), "n,a=bob,"))
-    assert isinstance(refused, Refused) and "(bob)" in (refused.text or "")
+    assert isinstance(refused, NotBelieved) and "(bob)" in (refused.text or "")
 
 
 @pytest.mark.parametrize(
@@ -223,9 +223,9 @@ def test_another_authorization_id_is_refused() -> None:
 )
 def test_a_malformed_message_is_refused(message: bytes) -> None:
     refused = Bearer(validator()).on_message(message)
-    assert isinstance(refused, Refused) and refused.text is None
+    assert isinstance(refused, NotBelieved) and refused.text is None
 
 
 @given(st.binary(max_size=200))
 def test_any_message_is_answered(message: bytes) -> None:
-    assert isinstance(Bearer(validator()).on_message(message), Refused | Challenge)
+    assert isinstance(Bearer(validator()).on_message(message), NotBelieved | Challenge)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shmbroker.security.sasl.exchange import Exchange, Offer, Said
-from shmbroker.security.sasl.outcome import Challenge, Outcome, Refused, Shown
+from shmbroker.security.sasl.exchange import Offer, Said, SaslExchange
+from shmbroker.security.sasl.outcome import Challenge, NotBelieved, Outcome, Shown
 from shmbroker.wire.error_codes import (
     ILLEGAL_SASL_STATE,
     NONE,
@@ -22,17 +22,17 @@ class Named:
         if message == b"more":
             return Challenge(b"go on")
         if message == b"no":
-            return Refused("it said no")
+            return NotBelieved("it said no")
         name, _, expires_ms = message.decode().partition("/")
         return Shown(b"welcome", name, int(expires_ms) if expires_ms else None)
 
 
-def exchange(session_ms_max: int = 0) -> Exchange:
+def exchange(session_ms_max: int = 0) -> SaslExchange:
     offer = Offer(Named, session_ms_max)
-    return Exchange({"PLAIN": offer, "OTHER": offer})
+    return SaslExchange({"PLAIN": offer, "OTHER": offer})
 
 
-def shown(session_ms_max: int = 0, message: bytes = b"alice") -> tuple[Exchange, Said]:
+def shown(session_ms_max: int = 0, message: bytes = b"alice") -> tuple[SaslExchange, Said]:
     one = exchange(session_ms_max)
     one.on_handshake(1, "PLAIN")
     return one, one.on_message(message, NOW_MS)

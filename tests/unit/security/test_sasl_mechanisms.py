@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shmbroker.metadata.security_image import ScramCredential
 from shmbroker.security.sasl import scram
-from shmbroker.security.sasl.outcome import Challenge, Refused, Shown
+from shmbroker.security.sasl.outcome import Challenge, NotBelieved, Shown
 from shmbroker.security.sasl.plain import Plain, PlainUsers
 from shmbroker.security.sasl.scram import (
     SHA_256,
@@ -59,7 +59,7 @@ def test_who_knows_the_password_is_the_user(message: bytes, name: str) -> None:
 )
 def test_others_are_refused_in_kafkas_words(message: bytes, text: str) -> None:
     outcome = Plain(USERS).on_message(message)
-    assert isinstance(outcome, Refused) and outcome.text == text
+    assert isinstance(outcome, NotBelieved) and outcome.text == text
 
 
 def test_passwords_are_not_printed() -> None:
@@ -70,7 +70,7 @@ def test_passwords_are_not_printed() -> None:
 
 @given(st.binary(max_size=200))
 def test_any_message_of_plain_is_answered(message: bytes) -> None:
-    assert isinstance(Plain(USERS).on_message(message), Refused)
+    assert isinstance(Plain(USERS).on_message(message), NotBelieved)
 
 
 # ── SCRAM ───────────────────────────────────────────────────────────────────────────────────────
@@ -189,7 +189,7 @@ def test_no_proof_fits_who_stands_in() -> None:
             return credential(SHA_256, "guessed", b"salt")
 
     outcome = exchanged(server(Guessed({})), Client(SHA_256, "user", "guessed"))
-    assert outcome == Refused("an unknown user, or a wrong password")
+    assert outcome == NotBelieved("an unknown user, or a wrong password")
 
 
 @pytest.mark.parametrize(
@@ -211,11 +211,11 @@ def test_no_proof_fits_who_stands_in() -> None:
     ],
 )
 def test_a_malformed_first_message_is_refused(message: bytes) -> None:
-    assert server().on_message(message) == Refused("a malformed first message") or (
+    assert server().on_message(message) == NotBelieved("a malformed first message") or (
         message == b"\xff\xfe"
     )
     outcome = server().on_message(message)
-    assert isinstance(outcome, Refused) and outcome.text is None
+    assert isinstance(outcome, NotBelieved) and outcome.text is None
 
 
 def test_extensions_are_passed_over() -> None:
@@ -230,14 +230,14 @@ def test_the_authorization_id_is_the_name_or_nothing() -> None:
     assert isinstance(exchanged(server(), client), Shown)
     for name in ("user", "nobody"):
         outcome = server().on_message(f"n,a=other,n={name},r=abc".encode())
-        assert isinstance(outcome, Refused)
+        assert isinstance(outcome, NotBelieved)
         assert "authorization id that is different from username" in (outcome.text or "")
 
 
 def test_the_channel_binding_is_that_of_the_first_message() -> None:
     client = Client(SHA_256, "user", "pencil")
     client.binding = "y,,"
-    assert exchanged(server(), client) == Refused("another channel binding than at first")
+    assert exchanged(server(), client) == NotBelieved("another channel binding than at first")
 
 
 def test_messages_of_another_exchange_are_of_no_use() -> None:
@@ -249,26 +249,26 @@ def test_messages_of_another_exchange_are_of_no_use() -> None:
     assert isinstance(recorded.on_message(final), Shown)
     replayed = server(nonce="two")
     replayed.on_message(client.first())
-    assert replayed.on_message(final) == Refused("another nonce than at first")
+    assert replayed.on_message(final) == NotBelieved("another nonce than at first")
 
 
 def test_a_nonce_that_ends_like_ours_is_not_ours() -> None:
     client = Client(SHA_256, "user", "pencil")
     client.nonce = "zabcdefxyz"
-    assert exchanged(server(), client) == Refused("another nonce than at first")
+    assert exchanged(server(), client) == NotBelieved("another nonce than at first")
 
 
 @pytest.mark.parametrize("proof", ["", "AAAA", "A" * 88])
 def test_a_proof_of_another_length_is_refused(proof: str) -> None:
     one = server()
     one.on_message(b"n,,n=user,r=abc")
-    assert isinstance(one.on_message(f"c=biws,r=abcxyz,p={proof}".encode()), Refused)
+    assert isinstance(one.on_message(f"c=biws,r=abcxyz,p={proof}".encode()), NotBelieved)
 
 
 def test_few_iterations_are_refused() -> None:
     users = Users({"user": credential(SHA_256, "pencil", b"salt", 4095)})
     outcome = exchanged(server(users), Client(SHA_256, "user", "pencil"))
-    assert outcome == Refused("a password of 4095 iterations, too few")
+    assert outcome == NotBelieved("a password of 4095 iterations, too few")
 
 
 def test_a_token_stands_for_its_owner_until_it_expires() -> None:
@@ -278,20 +278,20 @@ def test_a_token_stands_for_its_owner_until_it_expires() -> None:
     assert isinstance(outcome, Shown)
     assert outcome[1:] == ("alice", 1234, True)
     client.bare = "n=token-2,r=abc,tokenauth=true"
-    assert exchanged(server(), client) == Refused("an unknown user, or a wrong password")
+    assert exchanged(server(), client) == NotBelieved("an unknown user, or a wrong password")
     plain = Client(SHA_256, "token-1", "its hmac")
-    assert isinstance(exchanged(server(), plain), Refused), "a token's id is no user's name"
+    assert isinstance(exchanged(server(), plain), NotBelieved), "a token's id is no user's name"
 
 
 @given(st.binary(max_size=200), st.binary(max_size=200))
 def test_any_messages_of_scram_are_answered(first: bytes, second: bytes) -> None:
     one = server()
     if isinstance(one.on_message(first), Challenge):
-        assert isinstance(one.on_message(second), Refused)
+        assert isinstance(one.on_message(second), NotBelieved)
 
 
 @given(st.text("nar=,cp+/AZ09 3D2C", max_size=40), st.text("cr=,biws+/abxyzp", max_size=60))
 def test_messages_that_look_like_scram_are_answered(first: str, second: str) -> None:
     one = server()
     if isinstance(one.on_message(f"n,,n=user,r={first}".encode()), Challenge):
-        assert isinstance(one.on_message(f"c=biws,r={second}".encode()), Refused)
+        assert isinstance(one.on_message(f"c=biws,r={second}".encode()), NotBelieved)

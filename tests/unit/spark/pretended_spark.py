@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from shmbroker.spark.datasource import ShmbrokerDataSource
 from shmbroker.spark.ingest import prepare
-from shmbroker.spark.ingest.checkpoint import Kept
+from shmbroker.spark.ingest.checkpoint import CheckpointDocument
 from shmbroker.spark.ingest.sink import commit_batch
 from shmbroker.spark.ingest.task import TaskWriter, records_of
 from shmbroker.spark.ranges import pieces_of
@@ -19,7 +19,7 @@ class Killed(Exception):
     """The driver ends here."""
 
 
-def run(kept: Kept, source: Mapping[str, str], dies: str = "") -> None:
+def run(kept: CheckpointDocument, source: Mapping[str, str], dies: str = "") -> None:
     """Micro-batches to the end of the topic; `dies` "planned", "tasks" or "committed": after that
     step of the first one."""
     plan, checkpoint = kept.plan, Path(kept.plan.checkpoint)

@@ -46,7 +46,7 @@ class Ingest:
         named = [name for name in fields if name != "checkpoint"]
         return prepare.AskedIngest(wanted, named, source, **how)
 
-    def run(self, dies: str = "", **given: Any) -> checkpoints.Kept:
+    def run(self, dies: str = "", **given: Any) -> checkpoints.CheckpointDocument:
         asked = self.asked(**given)
         with prepare.opened(asked) as kept:
             if not prepare.has_nothing_new(kept, asked.source):
@@ -469,9 +469,9 @@ def test_where_nothing_can_be_beside_the_table_the_state_is_in_it(
 
 def test_a_document_is_read_as_it_was_written() -> None:
     stored = IngestPlan("id", "t", "/p", values="json", schema="a int", partition_by=("a",))
-    kept = checkpoints.Kept(stored, "latest", {"t": {"0": 4}}, ({"micro_batch": 3},))
+    kept = checkpoints.CheckpointDocument(stored, "latest", {"t": {"0": 4}}, ({"micro_batch": 3},))
     assert checkpoints.read(kept.text()) == kept
-    assert checkpoints.read(plan.to_json(stored)) == checkpoints.Kept(stored)
+    assert checkpoints.read(plan.to_json(stored)) == checkpoints.CheckpointDocument(stored)
     with pytest.raises(ConfigFault, match="damaged"):
         checkpoints.read("{")
 

@@ -12,7 +12,7 @@ pytest.importorskip("pyarrow")
 from click.testing import CliRunner, Result
 from fake_family import FakeFamily
 
-from shmbroker.cli.client import Cluster
+from shmbroker.cli.client import TargetCluster
 from shmbroker.cli.ingest import command
 from shmbroker.cli.ingest_summary import summary
 from shmbroker.errors import ConfigFault
@@ -46,7 +46,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(run.running, "session", session)
     # the fake answers the driver of the Spark source, and nobody else
-    monkeypatch.setattr(Cluster, "check_reachable", lambda _cluster: None)
+    monkeypatch.setattr(TargetCluster, "check_reachable", lambda _cluster: None)
 
 
 def test_an_ingest_with_nothing_to_do_starts_no_spark(ingest: Ingest, tmp_path: Path) -> None:

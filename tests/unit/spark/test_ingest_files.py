@@ -14,13 +14,13 @@ from shmbroker.errors import ConfigFault
 from shmbroker.spark.ingest import files, plan
 
 
-def attempt(path: Path, batch: int, rows: int, lot: str) -> files.Written:
+def attempt(path: Path, batch: int, rows: int, lot: str) -> files.WrittenFile:
     """A task's attempt, all of it."""
     temporary = files.temporary_path(str(path), "id", batch, 0, lot, 0)
     os.makedirs(os.path.dirname(temporary), exist_ok=True)
     pq.write_table(pa.table({"n": list(range(rows)), "batch": [batch] * rows}), temporary)
     final = files.final_path(str(path), "t", "id", batch, 0, 0, "", "parquet")
-    return files.Written(temporary, final, rows, os.path.getsize(temporary), {})
+    return files.WrittenFile(temporary, final, rows, os.path.getsize(temporary), {})
 
 
 def found(path: Path) -> list[tuple[int, int]]:

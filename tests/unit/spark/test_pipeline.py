@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from shmbroker.errors import ConfigFault
-from shmbroker.spark.pipeline import Insert, Job, Plain, Stream, parse, split
+from shmbroker.spark.pipeline import Insert, Job, SparkStatement, Stream, parse, split
 from shmbroker.spark.running import lock_when_free, only_one
 
 CLUSTER = {"kafka.bootstrap.servers": "h:1"}
@@ -38,7 +38,7 @@ def test_statements_are_cut_outside_of_quotes(text: str, statements: list[str]) 
 @pytest.mark.parametrize(
     ("text", "statement"),
     [
-        ("select 1", Plain("select 1")),
+        ("select 1", SparkStatement("select 1")),
         ("create stream s from topic t", Stream("s", "", "t", {})),
         (
             "CREATE STREAM s (a int, b decimal(3, 1)) FROM TOPIC `a-b.c`"
@@ -95,7 +95,7 @@ def test_the_example_is_read() -> None:
     flights, airlines, delays = parse(text, {"here": "/somewhere"})
     assert isinstance(flights, Stream)
     assert flights.topic == "flights"
-    assert isinstance(airlines, Plain)
+    assert isinstance(airlines, SparkStatement)
     assert "/somewhere/airlines.csv" in airlines.text
     assert isinstance(delays, Insert)
     assert delays.topic == "delays"

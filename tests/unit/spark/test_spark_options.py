@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from shmbroker.client.profiles import Entry
+from shmbroker.client.profiles import ProfileEntry
 from shmbroker.client.reader.planning import Piece
 from shmbroker.client.reader.reading import Reading
 from shmbroker.client.secrets import Secret
@@ -150,7 +150,7 @@ def test_settings_of_a_consumer_that_apply_are_applied() -> None:
             "kafka.max.poll.records": "5",  # taken
         }
     ).consumer
-    assert consumer == ("h:9092", "me", 2.5, 0.7, True, 1000, 0, OPEN, Entry())
+    assert consumer == ("h:9092", "me", 2.5, 0.7, True, 1000, 0, OPEN, ProfileEntry())
 
 
 PROFILE = """
