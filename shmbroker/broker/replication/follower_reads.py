@@ -350,8 +350,7 @@ class FollowerReads:
         return error_codes.KAFKA_STORAGE_ERROR
 
     def _hold(self, row: FollowedRow) -> None:
-        if not self.held:
-            self.held_until_ms = self.steady_ms() + self.throttle.wait_ms()
+        self.held_until_ms = self.steady_ms() + self.throttle.wait_ms()
         self.held[row] = None
 
     def _answer_behind(self, session: FollowerSession) -> None:

@@ -31,6 +31,7 @@ from shmbroker.ipc.operation_layout import (
 from shmbroker.log.checkpoints import RECOVERY_POINT, Offsets, write_offsets
 from shmbroker.log.file_names import META_PROPERTIES
 from shmbroker.log.partition_log import PartitionLog
+from shmbroker.metadata.topic_names import OFFSETS_TOPIC
 from shmbroker.shm.counters import (
     ANNOUNCEMENTS_WORD,
     DISK,
@@ -96,6 +97,23 @@ def test_it_runs_once_it_has_opened_what_the_metadata_says(family: BrokerFamily)
     assert words[at(BROKER, STATE)] == STATE_RUNNING
     assert len(family.broker.partitions) == 3
     assert words[at(BROKER, METADATA_APPLIED)] == family.broker.image.offset == 5
+
+
+def test_it_does_not_run_while_there_is_something_to_open(family: BrokerFamily) -> None:
+    many = 100
+    broker = family.broker
+    broker.store.open = slow(family, broker.store.open)  # type: ignore[method-assign]
+    begin = Boot(broker).run()
+    next(begin)
+    ((_, token),) = family.asked()
+    family.link.commit(registration(), *topic_of(many))
+    family.answer(token, "BrokerRegistration", 4, {"broker_epoch": 5})
+    words, at = family.words, family.counters.at
+    state, applied = at(BROKER, STATE), at(BROKER, METADATA_APPLIED)
+    for _ in begin:
+        has_all = len(broker.partitions) == many
+        assert has_all or not (words[applied] or words[state] == STATE_RUNNING)
+    assert words[applied] and words[state] == STATE_RUNNING
 
 
 def test_another_controller_is_asked_where_the_first_is_none_any_more(family: BrokerFamily) -> None:
@@ -525,6 +543,25 @@ def test_a_topic_that_is_deleted_before_its_logs_were_made_is_never_made(
     while broker.placement.has_work:
         broker.turn()
     assert not broker.partitions and not broker.placement.due
+
+
+@pytest.mark.parametrize(("name", "may_wait"), [(TOPIC, True), (OFFSETS_TOPIC, False)])
+def test_groups_are_here_before_their_topic_is(
+    family: BrokerFamily, name: str, may_wait: bool
+) -> None:
+    """Nobody asks for the log of a coordinator by its name: it would stay due until its turn."""
+    family.boot()
+    broker = family.broker
+    broker.store.open = slow(family, broker.store.open)  # type: ignore[method-assign]
+    (kind, version, row), *partitions = topic_of(100)
+    family.link.commit((kind, version, row | {"name": name}), *partitions)
+    broker.turn()
+    assert broker.placement.has_work
+    applied = family.counters.at(BROKER, METADATA_APPLIED)
+    assert (family.words[applied] == broker.image.offset) is may_wait
+    while broker.placement.has_work:
+        broker.turn()
+    assert family.words[applied] == broker.image.offset
 
 
 def test_questions_to_a_controller_that_died_are_answered(family: BrokerFamily) -> None:

@@ -210,6 +210,19 @@ def test_a_high_watermark_or_a_start_that_it_does_not_know_is_told_alone_a_while
     assert told(leader) == [] and leader.reads.next_ms is None
 
 
+def test_high_watermarks_that_an_answer_has_no_room_for_are_told_with_the_next(leader):
+    leader.peers[FOLLOWER].writer.payload_bytes_max = 64 + READ_SLICE.size
+    for which in (0, 1):
+        new = 0 if which else READ_FLAG_NEW
+        ask(leader, flags=new, epoch=3, last_epoch=3, offset=5, high=1, which=which)
+    for _ in range(2):
+        leader.now = leader.reads.next_ms
+        assert told(leader) == [(0, False, -1, -1)]
+        ask(leader, epoch=3, last_epoch=3, offset=5, which=2)
+    leader.now += HIGH_WATERMARK_DELAY_MS
+    assert told(leader) == [] and leader.reads.next_ms is None
+
+
 def test_a_start_that_was_raised_is_told_at_once(leader):
     ask(leader, flags=READ_FLAG_NEW, epoch=3, last_epoch=3, offset=5)
     for is_told in (True, False):
@@ -302,3 +315,28 @@ def test_few_bytes_come_in_the_answer_and_many_in_a_file(leader, value_bytes, is
     assert bool(file_id) is is_in_a_file
     inline = len(payload) - READ_DONE_HEAD.size - READ_SLICE.size
     assert inline == (0 if is_in_a_file else length)
+
+
+def test_what_has_no_room_beside_the_rows_comes_in_a_file(leader):
+    ask(leader, flags=READ_FLAG_NEW, epoch=3, last_epoch=3, offset=5)
+    leader.append(bytes(200))
+    ask(leader, epoch=3, last_epoch=3, offset=5, which=1)
+    most = leader.peers[FOLLOWER].writer.payload_bytes_max = 800
+    leader.reads.answer_all()
+    ((_, payload),) = leader.peers[FOLLOWER].entries
+    rows = [
+        READ_SLICE.unpack_from(payload, READ_DONE_HEAD.size + READ_SLICE.size * at) for at in (0, 1)
+    ]
+    assert [row[6] > 0 for row in rows] == [False, True]
+    assert len(payload) <= most
+
+
+def test_an_answer_has_no_more_bytes_than_it_may(leader, monkeypatch):
+    size = leader.partition.log.size_bytes // 5
+    monkeypatch.setattr(follower_reads, "ANSWER_BYTES_MAX", 3 * size)
+    ask(leader, flags=READ_FLAG_NEW, epoch=3, last_epoch=1, offset=3)
+    ask(leader, epoch=3, last_epoch=-1, offset=0, which=1)
+    leader.reads.answer_all()
+    ((_, payload),) = leader.peers[FOLLOWER].entries
+    places = [READ_DONE_HEAD.size + READ_SLICE.size * at for at in (0, 1)]
+    assert [READ_SLICE.unpack_from(payload, place)[2] for place in places] == [2 * size, size]
