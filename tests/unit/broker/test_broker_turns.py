@@ -221,6 +221,7 @@ def test_a_topic_of_thousands_of_partitions_is_deleted_in_steps(family: BrokerFa
         begin = family.clock.now
         is_gone = not broker.placement.to_drop
         assert family.words[applied] < broker.link.follower.image.offset or is_gone or not turns
+        family.append(turns, partition_key(b"new" + bytes(13), 0), BATCH)
         broker.turn()
         assert family.clock.now - begin < 3 * APPLY_S
         turns += 1
@@ -481,6 +482,22 @@ def test_what_a_follower_had_not_on_its_disk_is_flushed_when_it_leads(tmp_path: 
         family.broker.turn()
         assert partition.is_leader
         assert partition.high_watermark == partition.log.log_end_offset == 1
+
+
+def test_acks_that_can_not_come_from_a_leader_that_is_none_any_more_are_refused(
+    family: BrokerFamily,
+) -> None:
+    named, (kind, version, row) = topic()
+    row |= {"replicas": [1, 2], "isr": [1, 2], "directories": [b"d" * 16] * 2}
+    family.boot(named, (kind, version, row))
+    family.append(1, KEY, BATCH)
+    family.broker.turn()
+    assert family.appended() == [], "it waits for its follower"
+    change = {"topic_id": TOPIC_ID, "partition_id": 0, "leader": 2}
+    family.link.commit(("PartitionChangeRecord", 2, change))
+    family.broker.turn()
+    family.broker.turn()
+    assert family.appended() == [(1, NOT_LEADER_OR_FOLLOWER, -1)]
 
 
 def test_a_deleted_partition_is_freed_without_the_garbage_collector(

@@ -339,6 +339,17 @@ def test_one_that_lacks_something_leads_when_the_controller_knows(nodes):
     assert len(told) == 3
 
 
+def test_what_was_found_since_a_question_is_told_where_that_was_lost(nodes):
+    partition = nodes[0].partition
+    told = []
+    ends = LogEnds(1, lambda body, _: told.append(body) or True, None)
+    ends.tell_all([partition], set())
+    ends.run()
+    ends.tell(partition, LACKS)
+    ends.on_answer(None)
+    assert ends.waiting == {partition: LACKS}
+
+
 def test_all_ends_are_told_in_pieces(nodes, monkeypatch):
     monkeypatch.setattr(log_ends, "PARTITIONS_MAX", 2)
     told = []

@@ -171,6 +171,8 @@ def test_a_slice_of_a_file_is_read_once_its_descriptor_is_here(
     follower.files[LEADER].passed[5] = OpenFile(fd)
     answer(follower, **slice_ | {"position": 8})
     assert end(follower) == 0, "the file ends before the slice does"
+    rest = follower.fetcher.retries.waiting[-1][0] - follower.now
+    assert rest == RETRY_MS, "as one whose descriptor is not here: it is not damaged"
     answer(follower, **slice_)
     assert end(follower) == 1
 
@@ -193,6 +195,30 @@ def test_the_next_read_waits_for_the_answer_unless_something_has_changed(followe
     head = READ_DONE_HEAD.pack(second, 0, 0)
     follower.fetcher.on_read_done(follower.peers[LEADER], memoryview(head), 0)
     assert link.token == third, "the other one is under way yet"
+
+
+@pytest.mark.parametrize("is_followed", [True, False])
+def test_what_a_disk_has_to_have_first_is_flushed_once_and_told_then(
+    nodes: Any, is_followed: bool
+) -> None:
+    follower = nodes[1]
+    fetcher = follower.fetcher
+    follower.partition.is_fsync = True
+    flushes: list[Any] = []
+    fetcher._flush = lambda _logs, on_done: flushes.append(on_done)
+    follower.lead(LEADER, EPOCH)
+    fetcher.send_all()
+    answer(follower, [batch(0)])
+    for _ in range(2):
+        fetcher.send_all()
+    (on_done,) = flushes
+    link = fetcher.links[LEADER]
+    assert not link.changed
+    told = [fetcher.rows[KEY]] if is_followed else []
+    if not is_followed:
+        fetcher.unfollow(KEY)
+    on_done(None)
+    assert list(link.changed) == told
 
 
 @pytest.mark.parametrize("count", [1, ROWS_LOOKED_AT_MAX, ROWS_LOOKED_AT_MAX + 1])

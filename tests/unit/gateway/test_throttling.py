@@ -152,6 +152,17 @@ def test_who_is_muted_goes_on_when_the_time_is_over(family: GatewayFamily) -> No
     assert not connection(family).is_muted
 
 
+def test_a_shorter_time_takes_nothing_off_a_longer_one(family: GatewayFamily) -> None:
+    limit(family, "producer_byte_rate", 1e9)
+    quotas = family.gateway.quotas
+    for throttle_ms in (2000, 10_000, 500):
+        quotas.mute(connection(family), throttle_ms, "request")
+    assert quotas.muted_ms(connection(family)) == 10_000
+    family.clock.now += 2.0
+    family.quiet_turn()
+    assert connection(family).is_muted
+
+
 def test_who_is_muted_for_long_goes_on_at_its_time(family: GatewayFamily) -> None:
     limit(family, "producer_byte_rate", size_of_produce() / 100)
     assert throttle_of_produce(family) == pytest.approx(90_000, abs=1)

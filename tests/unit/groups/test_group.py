@@ -798,6 +798,17 @@ def test_whoever_waits_is_sent_away_when_the_group_goes() -> None:
     assert table.commit() == gone
 
 
+def test_who_waits_for_an_assignment_is_told_that_the_group_goes() -> None:
+    table = Table()
+    leader, follower = table.stable(2)
+    joins = [table.join(each) for each in (leader, follower)]
+    assert [code(join) for join in joins] == [0, 0]
+    sync = table.sync(follower)
+    assert sync.answer is None
+    table.run(table.group.on_gone(error_codes.NOT_COORDINATOR, table.now_ms))
+    assert code(sync) == error_codes.NOT_COORDINATOR
+
+
 @pytest.mark.parametrize(
     ("metadata", "topics"),
     [

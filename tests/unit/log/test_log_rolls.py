@@ -6,12 +6,17 @@ last five seconds, and looking for others took two thirds of the time where they
 
 import itertools
 import os
+from types import SimpleNamespace
+
+import pytest
 
 from shmbroker.log.config import LogConfig
 from shmbroker.log.index_file import IndexFile
 from shmbroker.log.lookups import max_timestamp, offset_for_timestamp
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.retention import delete_records, retain
+from shmbroker.log.rolling import is_roll_due
+from shmbroker.log.segment import OFFSETS_MAX
 from shmbroker.records.batch import encode_batch
 
 ROLLS = int(os.environ.get("SHMBROKER_ROLLS", "500"))
@@ -166,3 +171,36 @@ def test_segments_below_the_log_start_take_their_snapshots_with_them(tmp_path):
     names = {name for name in os.listdir(tmp_path / "t-0") if name.endswith(".snapshot")}
     assert names == {"00000000000000000020.snapshot"}
     log.close(clean=False)
+
+
+FULL = SimpleNamespace(is_full=lambda: True)
+WITH_ROOM = SimpleNamespace(is_full=lambda: False)
+BASE = 100
+"""The base offset of the active segment, in which are 800 bytes of 1000, since time 5000."""
+
+
+@pytest.mark.parametrize(
+    ("batch", "segment", "is_due"),
+    [
+        ({"need": 200}, {}, False),
+        ({"need": 201}, {}, True),
+        ({"max_timestamp": 15_000}, {}, False),
+        ({"max_timestamp": 15_001}, {}, True),
+        ({"now_ms": 90_000}, {}, False),  # the batches say when they were made
+        ({"max_timestamp": -1, "now_ms": 16_000}, {}, False),
+        ({"max_timestamp": -1, "now_ms": 16_001}, {}, True),
+        ({"now_ms": 16_001}, {"first_timestamp": -1}, True),
+        ({"next_offset": BASE + OFFSETS_MAX}, {}, False),
+        ({"next_offset": BASE + OFFSETS_MAX + 1}, {}, True),
+        ({}, {"offset_index": FULL}, True),
+        ({}, {"time_index": FULL}, True),
+    ],
+)
+def test_a_segment_takes_what_its_bounds_allow_and_no_more(batch, segment, is_due):
+    known = {"size": 800, "base_offset": BASE, "first_timestamp": 5000, "created_ms": 6000}
+    active = SimpleNamespace(
+        **{**known, "offset_index": WITH_ROOM, "time_index": WITH_ROOM, **segment}
+    )
+    log = SimpleNamespace(active=active, roll_ms=10_000, config=SimpleNamespace(segment_bytes=1000))
+    asked = {"need": 1, "next_offset": BASE + 1, "max_timestamp": 5000, "now_ms": 6000}
+    assert is_roll_due(log, **(asked | batch)) is is_due
