@@ -138,7 +138,7 @@ def _cancel(
                 "because it would require an unclean leader election.",
             )
         recovery_state = RECOVERING
-        isr = [next(filter(cluster.is_active, replicas), replicas[0])]
+        isr = replicas[:1]  # or whoever the election finds
     change = partition_change(
         topic.topic_id,
         partition,

@@ -11,6 +11,7 @@ from controller_at_work import DIRECTORY_ID, NOW_MS, Start, join
 from decision_cases import topic
 
 from shmbroker.controller.active_controller import ActiveController
+from shmbroker.controller.decisions import election
 from shmbroker.controller.decisions.cluster_state import ClusterState
 from shmbroker.controller.decisions.election import PREFERRED, UNCLEAN, elect_leaders
 from shmbroker.errors import ConfigFault
@@ -125,6 +126,52 @@ def test_election(election_type: int, leader_id: int, code: int) -> None:
         (result,) = answer["replica_election_results"]
         codes = [row["error_code"] for row in result["partition_result"]]
         assert codes == ([] if topics is None and code == 84 else [code])
+
+
+BOTH = [{"topic": "t", "partitions": [0]}]
+
+
+def led_by_second(first_is_fenced: bool = False, partitions: int = 1) -> ClusterState:
+    """A topic whose first replica, broker 1, leads only where it is fenced."""
+    leader_id = 1 if first_is_fenced else 2
+    directories = (DIRECTORY_ID,) * 2
+    rows = [
+        PartitionImage(index, (1, 2), (1, 2), leader_id, 0, 0, directories)
+        for index in range(partitions)
+    ]
+    image = MetadataImage("cluster")
+    topic_image = TopicImage("t", bytes(16), tuple(rows))
+    image.topics_by_name["t"] = image.topics_by_id[bytes(16)] = topic_image
+    for id_, is_fenced in ((1, first_is_fenced), (2, False)):
+        image.brokers[id_] = BrokerImage(id_, "", 0, None, 0, bytes(16), is_fenced, ())
+    return ClusterState(image, BrokerConfig(), (), random_uuid)
+
+
+@pytest.mark.parametrize(("first_is_fenced", "leader_id"), [(False, 1), (True, 2)])
+def test_the_first_replica_leads_if_it_is_at_work_and_is_named_once(
+    first_is_fenced: bool, leader_id: int
+) -> None:
+    request = {"election_type": PREFERRED, "topic_partitions": BOTH * 2}
+    records, answer = elect_leaders(request, 2, led_by_second(first_is_fenced))
+    assert [message["leader"] for _, _, message in records] == [leader_id]
+    rows = [result["partition_result"] for result in answer["replica_election_results"]]
+    assert [row["error_code"] for (row,) in rows] == [0, 0]
+
+
+@pytest.mark.parametrize(("asked", "code"), [(None, 42), (BOTH, 42), ([], 0)])
+def test_an_election_of_no_known_type_is_refused_where_it_is_about_something(
+    asked: Any, code: int
+) -> None:
+    request = {"election_type": 7, "topic_partitions": asked}
+    records, answer = elect_leaders(request, 2, led_by_second())
+    assert (records, answer["error_code"]) == ([], code)
+
+
+def test_elections_that_nobody_asked_for_are_so_many_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(election, "ELECTIONS_MAX", 2)
+    assert len(election.preferred_leaders(led_by_second(partitions=3))) == 2
 
 
 def test_quorum_is_this_node(two: ActiveController) -> None:

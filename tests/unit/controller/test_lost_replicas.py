@@ -10,6 +10,8 @@ from controller_at_work import (
     at,
     create,
     join,
+    log_end,
+    tell,
     tell_ends,
     tell_of,
 )
@@ -317,3 +319,16 @@ def test_one_that_is_eligible_has_more_too(three: ActiveController) -> None:
     assert standing(at(three, "t")) == (1, (1,), (3,))
     assert tell_of(three, 3, "t", IS_AHEAD)[0] == 3
     assert standing(at(three, "t")) == (3, (3,), ())
+
+
+@pytest.mark.parametrize("state", [LACKS, IS_AHEAD])
+@pytest.mark.parametrize(("index", "is_known"), [(0, True), (1, False), (-1, False)])
+def test_of_a_partition_that_is_not_there_nothing_is_told(
+    three: ActiveController, state: int, index: int, is_known: bool
+) -> None:
+    """Its topic is, as one that a client has enlarged while another controller was active."""
+    create(three, topic("t", 1, 3))
+    topic_id = three.image.topics_by_name["t"].topic_id
+    rows = [{"topic_id": topic_id, "partitions": [log_end(index, state, (0, 0))]}]
+    answer = tell(three, 2, rows, is_last=False)
+    assert bool(answer["topics"]) is is_known

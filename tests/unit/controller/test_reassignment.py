@@ -3,10 +3,24 @@
 from typing import Any
 
 import pytest
-from controller_at_work import NOW_MS, alter, at, create
+from controller_at_work import DIRECTORY_ID, NOW_MS, alter, at, create
 from decision_cases import topic
 
 from shmbroker.controller.active_controller import ActiveController
+from shmbroker.controller.decisions.cluster_state import ClusterState
+from shmbroker.controller.decisions.reassignment import alter_partition_reassignments
+from shmbroker.ids import random_uuid
+from shmbroker.metadata.image import (
+    NO_LEADER,
+    RECOVERING,
+    TOPIC_RESOURCE,
+    BrokerImage,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+    changed_partition,
+)
+from shmbroker.settings.broker_config import BrokerConfig
 
 
 def reassign(controller: ActiveController, *targets: tuple[int, list[int] | None]) -> list[int]:
@@ -112,3 +126,28 @@ def test_cancelling_never_takes_the_lead_from_the_last_in_sync(moving: ActiveCon
     assert (partition.leader_id, partition.in_sync_replicas) == (2, (2,))
     assert reassign(moving, (1, None)) == [39]
     assert at(moving, "t", 1) == partition
+
+
+@pytest.mark.parametrize("fenced", [{1, 3}, {1}])
+def test_where_it_is_allowed_cancelling_lets_one_lead_that_may_lack_records(
+    fenced: set[int],
+) -> None:
+    partition = PartitionImage(
+        0, (2, 4, 1, 3), (2,), 2, 0, 0, (DIRECTORY_ID,) * 4,
+        adding_replicas=(2, 4), removing_replicas=(1, 3),
+    )  # fmt: skip
+    image = MetadataImage("cluster")
+    image.topics_by_name["t"] = TopicImage("t", bytes(16), (partition,))
+    for id_ in (1, 2, 3, 4):
+        image.brokers[id_] = BrokerImage(id_, "", 0, None, 0, bytes(16), id_ in fenced, ())
+    image.configs[TOPIC_RESOURCE, "t"] = {"unclean.leader.election.enable": "true"}
+    row = {"partition_index": 0, "replicas": None}
+    request = {"topics": [{"name": "t", "partitions": [row]}]}
+    cluster = ClusterState(image, BrokerConfig(), (), random_uuid)
+    ((_, _, change),), _ = alter_partition_reassignments(request, 0, cluster)
+    changed = changed_partition(partition, change)
+    assert (changed.replicas, changed.is_reassigning) == ((1, 3), False)
+    assert changed.leader_recovery_state == RECOVERING
+    here = 1 if fenced == {1, 3} else 3
+    assert changed.in_sync_replicas == (here,)
+    assert changed.leader_id == (here if here not in fenced else NO_LEADER)
