@@ -11,8 +11,8 @@ Rules of this file:
 * Nothing is appended on an older image than that of the family.
 * The log is here: the gateway and the broker of this process have one thread. Those who wait for
   records are looked at in the broker's turn, which comes after the answers of this one.
-* The kernel of `guests.straight` has taken before what is small and for which nobody waits. What
-  comes here is counted as usual: its client goes home when this process has too little rest.
+* The kernel of `guests.straight` has taken before what it can. What comes here is counted as usual:
+  its client goes home when this process has too little rest.
 """
 
 from __future__ import annotations
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from shmbroker.gateway.guests import Guests
     from shmbroker.gateway.produce_known import FastProduce
     from shmbroker.ipc.peer import Peer
+
+
+BYTES_MIN = 4 << 10
+"""The size from which batches come here: of smaller ones, who waits for them is answered first, and
+then the ack is sent."""
 
 
 class StraightAppends:
@@ -52,7 +57,8 @@ class StraightAppends:
         """Append the batch in buffer[batch_at:], of so many bytes; False: nothing was done."""
         gateway, broker = self._gateway, self._broker
         if (
-            connection.inflight
+            length < BYTES_MIN
+            or connection.inflight
             or connection.unanswered
             or connection.throttle is not None
             or not fast.acks

@@ -33,6 +33,7 @@ from shmbroker.broker.tiering.remotes import RemoteTable
 from shmbroker.gateway import fetch_known, fetch_session
 from shmbroker.gateway.connection import Connection
 from shmbroker.groups.transactions import transaction
+from shmbroker.guests import straight_appends
 from shmbroker.ipc import core
 from shmbroker.log import closing, residency
 from shmbroker.processes import guest_gateway, io_worker, network_worker, shared_resources
@@ -122,6 +123,7 @@ class System:
             mock.patch.object(core, "sched_yield", lambda: None),
             mock.patch.multiple(guest_gateway, RING_BYTES=64 << 10, RESULT_RING_BYTES=64 << 10),
             mock.patch.object(guest_gateway, "give_back_freed", lambda: None),
+            mock.patch.object(straight_appends, "BYTES_MIN", 0),
             mock.patch.object(network_worker, "keep_large_apart", lambda: None),
             mock.patch.object(network_worker, "give_back_freed", lambda: None),
             # A set of them is walked in the same order in each run of a seed.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shmbroker.gateway.inflight import Request
-from shmbroker.guests.straight_appends import StraightAppends
+from shmbroker.guests.straight_appends import BYTES_MIN, StraightAppends
 from shmbroker.ids import partition_key
 from shmbroker.wire import error_codes as e
 from shmbroker.wire.api_keys import PRODUCE
@@ -16,7 +16,7 @@ from tests.unit.broker.test_group_commit import FSYNC, NOW_MS, Worker, worker
 
 __all__ = ["worker"]
 
-BATCH = batch_of(b"v" * 100, timestamp=NOW_MS)
+BATCH = batch_of(b"v" * BYTES_MIN, timestamp=NOW_MS)
 BEFORE = b"a frame begins"
 CORRELATION_ID = 77
 END_WORD = 64
@@ -96,6 +96,13 @@ def test_what_waits_for_the_disk_is_answered_when_that_has_it(worker: Worker) ->
     worker.appender.acks.group_commit.start()
     worker.finish_job()
     assert worker.answered() == [(token, e.NONE, 0)]
+
+
+def test_small_batches_are_left_to_the_rings(worker: Worker) -> None:
+    one = One(worker)
+    for size in range(BYTES_MIN - 100, BYTES_MIN):
+        batch = batch_of(b"v" * size, timestamp=NOW_MS)
+        assert one.append(batch) is (len(batch) >= BYTES_MIN)
 
 
 @pytest.mark.parametrize(
