@@ -205,7 +205,7 @@ class Connection(Sender):
         self.asked_other_at = 0.0
         """When it asked last for what is not asked of a guest: see `gateway.lending`."""
         self.asked_large_at = float("-inf")
-        """When it produced last what is too large for the straight way: see `guests.straight`."""
+        """When it produced last what the kernel of `guests.straight` does not take."""
         self.ahead: ToldSlices | None = None
         """What its next fetches are answered with."""
         self.straight_row: StraightRow | None = None

@@ -11,13 +11,15 @@ Rules of this file:
 * Nothing is appended on an older image than that of the family.
 * The log is here: the gateway and the broker of this process have one thread. Those who wait for
   records are looked at in the broker's turn, which comes after the answers of this one.
-* The kernel of `guests.straight` has taken before what it can. What comes here is counted as usual:
-  its client goes home when this process has too little rest.
+* What the kernel of `guests.straight` takes, but for now, is left to the rings: soon it is taken
+  there again. What is taken here is counted as usual: its client goes home when this process has
+  too little rest.
 """
 
 from __future__ import annotations
 
 from shmbroker.gateway.produce import ProduceRequest
+from shmbroker.gateway.produce_known import SMALL_BYTES_MAX
 from shmbroker.guests.straight import is_current
 from shmbroker.wire.api_keys import PRODUCE
 
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
 
 
 BYTES_MIN = 4 << 10
-"""The size from which batches come here: of smaller ones, who waits for them is answered first, and
-then the ack is sent."""
+"""The size from which batches are taken here: of smaller ones, who waits for them is answered
+first, and then the ack is sent."""
 
 
 class StraightAppends:
@@ -55,9 +57,10 @@ class StraightAppends:
         correlation_id: int,
     ) -> bool:
         """Append the batch in buffer[batch_at:], of so many bytes; False: nothing was done."""
-        gateway, broker = self._gateway, self._broker
+        gateway, broker, key = self._gateway, self._broker, fast.partition_key
         if (
             length < BYTES_MIN
+            or (length <= SMALL_BYTES_MAX and key not in broker.purgatory.watched)
             or connection.inflight
             or connection.unanswered
             or connection.throttle is not None
@@ -66,8 +69,10 @@ class StraightAppends:
             or not is_current(gateway, broker)
         ):
             return False
-        self._guests.note_usual(connection)
-        partitions, key = broker.partitions, fast.partition_key
+        if connection.asked_large_at != connection.last_active:  # once for what was read together
+            connection.asked_large_at = connection.last_active
+            self._guests.note_usual(connection)
+        partitions = broker.partitions
         partition = partitions.get(key) or partitions.open_due(key)
         gateway.token = token = gateway.token + 1
         broker.look_at_clocks()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from shmbroker.gateway.inflight import Request
+from shmbroker.gateway.produce_known import SMALL_BYTES_MAX
 from shmbroker.guests.straight_appends import BYTES_MIN, StraightAppends
 from shmbroker.ids import partition_key
 from shmbroker.wire import error_codes as e
@@ -35,7 +36,9 @@ class One:
             partitions=worker.store.partitions,
             appender=worker.appender,
             look_at_clocks=lambda: None,
+            purgatory=SimpleNamespace(watched={self.partition.key}),
         )
+        self.broker = broker
         self.gateway: Any = SimpleNamespace(
             image=image, words=[0] * END_WORD, token=5, pending={}, now=lambda: 1.0
         )
@@ -43,6 +46,7 @@ class One:
             inflight=deque(),
             unanswered=0,
             last_active=0.0,
+            asked_large_at=-1.0,
             throttle=None,
             out=deque(),
             answered=[],
@@ -68,6 +72,7 @@ class One:
 def test_what_is_stored_is_answered_at_once(worker: Worker) -> None:
     one = One(worker)
     for number in range(3):
+        one.connection.last_active = float(number // 2)
         assert one.append()
         assert one.connection.out.pop() == (CORRELATION_ID, number, -1, 0)
     log = one.partition.log
@@ -75,7 +80,7 @@ def test_what_is_stored_is_answered_at_once(worker: Worker) -> None:
     assert one.partition in worker.appender.appended
     assert not one.gateway.pending and not one.connection.inflight and not worker.answered()
     assert [row[0] for row in one.connection.answered] == [PRODUCE] * 3
-    assert one.noted == [one.connection] * 3
+    assert one.noted == [one.connection] * 2  # reads
 
 
 def test_what_is_refused_is_answered_as_any_other(worker: Worker) -> None:
@@ -96,6 +101,18 @@ def test_what_waits_for_the_disk_is_answered_when_that_has_it(worker: Worker) ->
     worker.appender.acks.group_commit.start()
     worker.finish_job()
     assert worker.answered() == [(token, e.NONE, 0)]
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_what_the_kernel_may_take_next_is_left_to_the_rings(
+    worker: Worker, is_watched: bool
+) -> None:
+    one = One(worker)
+    if not is_watched:
+        one.broker.purgatory.watched.clear()
+    for size in (BYTES_MIN, SMALL_BYTES_MAX - 100, SMALL_BYTES_MAX):
+        batch = batch_of(b"v" * size, timestamp=NOW_MS)
+        assert one.append(batch) is (is_watched or len(batch) > SMALL_BYTES_MAX)
 
 
 def test_small_batches_are_left_to_the_rings(worker: Worker) -> None:
