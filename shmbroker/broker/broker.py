@@ -371,7 +371,7 @@ class Broker:
             self.publish()
         for partition in told:
             active = partition.log.active
-            if active.ready_bytes - active.size < active.extent_bytes >> 1:
+            if 0 < active.ready_bytes - active.size < active.extent_bytes >> 1:
                 self.appender.populate(partition)
         now = self.clock.monotonic()
         self.member.sign(now)

@@ -64,7 +64,7 @@ class ReadAhead:
 
     def note(self, read: DelayedRead, partition: Partition, segment: Segment, end: int) -> None:
         """Tell its client what follows, once the answers are out."""
-        if len(self.noted) < NOTED_MAX:
+        if end < segment.size and len(self.noted) < NOTED_MAX:
             self.noted[read.peer.slot, partition.key] = read, partition, segment, end
 
     def run(self) -> None:

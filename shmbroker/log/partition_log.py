@@ -71,6 +71,7 @@ class PartitionLog:
 
     __slots__ = ("_closed_bytes", "_descriptors", "_file_ids", "_index_after", "_latest_epoch",
                  "_limit", "_roll_after", "_roll_offset", "_snapshot_after", "_store_position",
+                 "_write_limit",
                  "aborted", "active", "are_names_new", "boundaries", "cleaned_offset", "config",
                  "cuts", "damage_count", "directory", "is_only_replica", "is_start_raised",
                  "leader_epochs", "local_start_offset", "log_end_offset", "log_start_offset",
@@ -120,8 +121,8 @@ class PartitionLog:
         self._closed_bytes = -1
         """Valid bytes of all segments but the active one; negative: to be added up again."""
         self._latest_epoch = -1
-        # The active segment takes appends as they are up to these; beyond, `_prepare` looks.
-        self._limit = 0
+        # Up to these the active segment takes batches, stored or written; beyond, `_prepare` looks.
+        self._limit = self._write_limit = 0
         self._roll_after = _LATEST_MS
         self.roll_ms = config.roll_ms
         self._roll_offset = 0
@@ -211,7 +212,7 @@ class PartitionLog:
         base_offset = self.log_end_offset
         next_offset = base_offset + last_offset_delta + 1
         if (
-            end > self._limit
+            (end > self._limit and (len(batch) < WRITE_BYTES_MIN or end > self._write_limit))
             or max_timestamp > self._roll_after
             or next_offset > self._roll_offset
             or leader_epoch != self._latest_epoch
@@ -252,7 +253,7 @@ class PartitionLog:
         self._index_after = position + self.config.index_interval_bytes
         add_index_entry(segment, position, last_offset)
         if self._is_index_full():
-            self._limit = 0  # Let the next append roll.
+            self._limit = self._write_limit = 0  # Let the next append roll.
         self._snapshot_after -= 1
         if self._snapshot_after <= 0:
             self.snapshot_producers()
@@ -261,7 +262,8 @@ class PartitionLog:
         self, need: int, next_offset: int, max_timestamp: int, leader_epoch: int, now_ms: int
     ) -> Segment:
         """Make the active segment ready for a batch: roll it, grow it, begin an epoch."""
-        self._limit = 0  # Whatever the disk refuses, the next batch comes here as well.
+        # Whatever the disk refuses, the next batch comes here as well.
+        self._limit = self._write_limit = 0
         segment = self.active
         assert segment is self.segments[-1], "a cut was refused half way: the next start does it"
         if segment.size and is_roll_due(self, need, next_offset, max_timestamp, now_ms):
@@ -284,13 +286,15 @@ class PartitionLog:
 
     def _set_limits(self) -> None:
         segment, config = self.active, self.config
-        self._limit = min(segment.ready_bytes, max(config.segment_bytes, segment.size))
+        most = max(config.segment_bytes, segment.size)
+        self._limit = min(segment.ready_bytes, most)
+        self._write_limit = min(segment.allocated_bytes, most)
         self._roll_offset = segment.base_offset + OFFSETS_MAX
         self._roll_after = _LATEST_MS
         if segment.first_timestamp >= 0:
             self._roll_after = segment.first_timestamp + self.roll_ms
         if segment.map is None or self._is_index_full():
-            self._limit = 0
+            self._limit = self._write_limit = 0
 
     def _is_index_full(self) -> bool:
         """Whether the next append rolls, however small it is."""
@@ -301,7 +305,7 @@ class PartitionLog:
     def roll(self, now_ms: int = 0) -> None:
         """Start a new segment, unless the active one is empty."""
         if self.active.size:
-            self._limit = 0
+            self._limit = self._write_limit = 0
             roll_over(self, 0, now_ms)
 
     def new_segment(self, base_offset: int, now_ms: int, *, is_found: bool = False) -> Segment:
@@ -353,7 +357,7 @@ class PartitionLog:
 
     def park(self) -> None:
         """Give back what an idle log holds: the map, allocated space, descriptors."""
-        self._limit = 0
+        self._limit = self._write_limit = 0
         self.active.park()
 
     def set_config(self, config: LogConfig) -> None:
@@ -462,7 +466,7 @@ class PartitionLog:
     def on_segments_changed(self) -> None:
         """Forget what was known by the segments: some were taken out, replaced or cut, or are about
         to be."""
-        self._limit = 0
+        self._limit = self._write_limit = 0
         self._closed_bytes = -1
         self.boundaries.clear()
 
@@ -493,4 +497,4 @@ class PartitionLog:
         """Close what is open; the files stay as they are."""
         for segment in self.segments:
             segment.close()
-        self._limit = 0
+        self._limit = self._write_limit = 0

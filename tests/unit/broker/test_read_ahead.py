@@ -179,6 +179,8 @@ def test_bytes_for_which_no_whole_batch_is_left_count(side: Side) -> None:
 def test_who_is_told_nothing(side: Side) -> None:
     side.read(0, flags=0)
     assert not side.ahead.noted  # it has not asked for that
+    side.read(57)
+    assert not side.ahead.noted  # it has read all
     side.read(0, min_bytes=LIMIT + 1)
     assert side.told() == []  # a READ with so many bytes would wait
     side.read(0)
@@ -191,7 +193,7 @@ def test_who_is_told_nothing(side: Side) -> None:
     side.incarnation = 1
     side.read(0)
     side.has_room = False
-    assert side.told() == [] and side.reader.served == 5  # READs alone
+    assert side.told() == [] and side.reader.served == 6  # READs alone
 
 
 def test_readers_of_committed_records_are_told_nothing_where_some_were_aborted(

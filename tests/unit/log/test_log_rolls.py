@@ -6,6 +6,7 @@ last five seconds, and looking for others took two thirds of the time where they
 
 import itertools
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +18,9 @@ from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.retention import delete_records, retain
 from shmbroker.log.rolling import is_roll_due
 from shmbroker.log.segment import OFFSETS_MAX
-from shmbroker.records.batch import encode_batch
+from shmbroker.log.segment_space import WRITE_BYTES_MIN
+from shmbroker.records.batch import encode_batch, iterate_batches
+from shmbroker.records.batch_layout import H_BASE_OFFSET
 
 ROLLS = int(os.environ.get("SHMBROKER_ROLLS", "500"))
 
@@ -69,10 +72,10 @@ def open_with(directory, index_bytes):
     )
 
 
-def append_seconds(log, first, end):
+def append_seconds(log, first, end, value=b"v"):
     """A batch of one record for each second."""
     for second in range(first, end):
-        batch = encode_batch([(second * 1000, b"k", b"v", ())])
+        batch = encode_batch([(second * 1000, b"k", value, ())])
         log.append(memoryview(batch), 0, second * 1000, 0, 0)
 
 
@@ -89,13 +92,45 @@ def check_times_of(directory, end):
     log.close(clean=False)
 
 
-def test_full_time_index_ends_a_segment(tmp_path):
+@pytest.mark.parametrize("size", [1, WRITE_BYTES_MIN])
+def test_full_time_index_ends_a_segment(tmp_path, size):
     log = open_with(tmp_path / "t-0", 36)
-    append_seconds(log, 0, 20)
+    append_seconds(log, 0, 20, bytes(size))
     # Two entries, and a place for the last one. Position 0 gets none (as with Kafka 4.2.1).
     assert [segment.base_offset for segment in log.segments] == [0, 3, 6, 9, 12, 15, 18]
     log.close(clean=True)
     check_times_of(tmp_path / "t-0", 20)
+
+
+def test_large_batches_are_looked_at_only_where_an_extent_or_a_segment_ends(tmp_path, monkeypatch):
+    looked = []
+    prepare = PartitionLog._prepare
+
+    def look(log, *batch):
+        looked.append(log.log_end_offset)
+        return prepare(log, *batch)
+
+    monkeypatch.setattr(PartitionLog, "_prepare", look)
+    config = LogConfig({"segment.bytes": str(64 * WRITE_BYTES_MIN)})
+    log = PartitionLog.open(str(tmp_path / "t-0"), config, file_ids=itertools.count(1))
+    value = bytes(range(256)) * (WRITE_BYTES_MIN // 256)
+    append_seconds(log, 0, 100, value)
+    assert [segment.base_offset for segment in log.segments] == [0, 63]
+    assert {0, 63} < set(looked) and len(looked) < 20
+    small = len(looked)
+    append_seconds(log, 100, 101)
+    assert len(looked) == small + 1  # it is stored: its pages have to be ready
+    append_seconds(log, 101, 126, value)
+    assert [segment.base_offset for segment in log.segments] == [0, 63]
+    log.close(clean=True)
+    log = PartitionLog.open(str(tmp_path / "t-0"), config, file_ids=itertools.count(1))
+    found = [
+        header[H_BASE_OFFSET]
+        for segment in log.segments
+        for _, header in iterate_batches(Path(segment.path).read_bytes())
+    ]
+    assert found == list(range(126))
+    log.close(clean=False)
 
 
 def test_full_index_ends_a_segment_though_the_settings_change_before(tmp_path):
