@@ -5,13 +5,18 @@ from __future__ import annotations
 from shmbroker.errors import ConfigFault
 from shmbroker.settings.java_properties import properties
 
+FILE_BYTES_MAX = 1 << 20
+"""The most bytes of a file of settings; a device may have no end."""
+
 
 def read_settings(path: str) -> dict[str, str]:
     """{Kafka's dotted name: value as text} of a .toml file, or of one with properties. ConfigFault
     if it can't be read or understood."""
     try:
         with open(path, "rb") as file:
-            content = file.read()
+            content = file.read(FILE_BYTES_MAX + 1)
+        if len(content) > FILE_BYTES_MAX:
+            raise ValueError(f"it has more than {FILE_BYTES_MAX >> 20} MiB")
         text = content.decode()
         return _flat_toml(text) if path.endswith(".toml") else _from_properties(text)
     except OSError as fault:

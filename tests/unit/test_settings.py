@@ -189,6 +189,14 @@ def test_properties_that_are_none_are_refused(tmp_path: Path, text: str) -> None
         BrokerConfig.load(str(path))
 
 
+@pytest.mark.parametrize("ending", ["toml", "properties"])
+def test_a_file_without_an_end_is_refused(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"p.{ending}"
+    path.symlink_to("/dev/zero")
+    with pytest.raises(ConfigFault, match="can't be understood: it has more than 1 MiB"):
+        BrokerConfig.load(str(path))
+
+
 def test_flags_win_over_assignments_and_these_over_the_file(tmp_path: Path) -> None:
     path = tmp_path / "p.properties"
     path.write_text("num.partitions=2\nshmbroker.port=1\nshmbroker.host=h\n")
