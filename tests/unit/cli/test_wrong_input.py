@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import shmbroker
-from shmbroker.cli.client import Cluster
+from shmbroker.cli.client import TargetCluster
 from shmbroker.cli.commands import main
 from shmbroker.cli.outcome import say, sentence
 from shmbroker.client import admin
@@ -107,7 +107,7 @@ def test_secret_that_can_not_be_written_is_asked_for_by_nobody(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A token would be made, and nobody could use it."""
-    monkeypatch.setattr(Cluster, "check_reachable", lambda _: None)
+    monkeypatch.setattr(TargetCluster, "check_reachable", lambda _: None)
     monkeypatch.setattr(admin, "create_token", lambda *_: pytest.fail("it was asked for"))
     place = str(tmp_path / "none" / "secret")
     said = refused("token", "create", "--secret-to", place, "-b", "127.0.0.1:1")
