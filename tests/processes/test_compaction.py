@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from shmbroker.arrow import read
@@ -263,8 +270,18 @@ def test_groups_find_their_offsets_in_a_compacted_log() -> None:
         broker.kill()
         broker.start()
         admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
-        answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("g")])["g"]
-        offsets = {place.partition: place.offset for place in answer.result(30).topic_partitions}
+
+        def committed() -> dict[int, int] | None:
+            answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("g")])["g"]
+            try:
+                found = answer.result(30).topic_partitions
+            except KafkaException as fault:
+                if fault.args[0].code() == KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
+                    return None
+                raise
+            return {place.partition: place.offset for place in found}
+
+        offsets = wait_until(committed, "a coordinator that has loaded the group")
         assert offsets == {index: 1000 + index for index in range(50)}
 
 
