@@ -23,9 +23,11 @@ from typing import Any, Protocol
 
 import click
 
+from shmbroker import clock
 from shmbroker.cli.outcome import CommandFault, say, sentence
 from shmbroker.client import profiles
 from shmbroker.client.addresses import UNIX, Addresses, is_unix, parse_unix
+from shmbroker.client.retries import rests
 from shmbroker.client.secrets import SENSITIVE, reference_of
 from shmbroker.client.security import OAUTHBEARER, OPEN, SETTINGS, Security, Value, security_of
 from shmbroker.settings.setting import OWN_PREFIX
@@ -372,6 +374,31 @@ def waited(future: Pending, about: str = "") -> Any:
         raise CommandFault(f"{about}: {sentence(refusal.args[0])}".removeprefix(": ")) from None
     except TimeoutError:
         raise CommandFault(f"{about}: no answer".removeprefix(": ")) from None
+
+
+_MOVING = ("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR")
+"""Errors of a coordinator that begins, or has gone elsewhere: they pass, and librdkafka gives
+some of them to its caller."""
+
+
+def settled(ask: Callable[[], Pending]) -> Pending:
+    """The admin call that `ask` makes of a coordinator, made again for a while where that is not
+    ready; an answer that ends the tries is in it."""
+    from confluent_kafka import KafkaException
+
+    until = clock.monotonic() + CHANGE_S
+    for rest_s in rests():
+        future = ask()
+        try:
+            future.result(CHANGE_S + ASK_S)
+        except KafkaException as refusal:
+            if refusal.args[0].name() in _MOVING and clock.monotonic() + rest_s <= until:
+                clock.sleep(rest_s)
+                continue
+        except TimeoutError:
+            pass
+        return future
+    raise AssertionError("rests never end")
 
 
 def is_pattern(word: str) -> bool:

@@ -18,6 +18,7 @@ from shmbroker.cli.client import (
     cluster_options,
     json_option,
     metadata,
+    settled,
     waited,
 )
 from shmbroker.cli.group_description import (
@@ -35,6 +36,8 @@ from shmbroker.cli.output import print_json, print_list
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from confluent_kafka.admin import AdminClient
 
 STATES = [
     "stable",
@@ -169,8 +172,13 @@ def delete(cluster: TargetCluster, groups: tuple[str, ...]) -> None:
     """
     admin = cluster.admin()
     names = names_of(admin, cluster, groups)
-    for name, future in admin.delete_consumer_groups(names, request_timeout=CHANGE_S).items():
-        waited(future, f"group {name} was not deleted")
+    for name in names:
+        _delete(admin, name)
+
+
+def _delete(admin: AdminClient, name: str) -> None:
+    future = settled(lambda: admin.delete_consumer_groups([name], request_timeout=CHANGE_S)[name])
+    waited(future, f"group {name} was not deleted")
 
 
 @command.command("delete-offsets")

@@ -11,7 +11,15 @@ from typing import Any
 
 import click
 
-from shmbroker.cli.client import ASK_S, TargetCluster, is_pattern, matching, metadata, waited
+from shmbroker.cli.client import (
+    ASK_S,
+    TargetCluster,
+    is_pattern,
+    matching,
+    metadata,
+    settled,
+    waited,
+)
 from shmbroker.cli.group_offsets import committed_offsets, existing
 from shmbroker.cli.offsets import list_offsets
 from shmbroker.cli.outcome import CommandFault
@@ -70,7 +78,7 @@ def described(admin: AdminClient, name: str) -> Any:
     """The library's description; None if the group isn't there."""
     from confluent_kafka import KafkaException
 
-    future = admin.describe_consumer_groups([name], request_timeout=ASK_S)[name]
+    future = settled(lambda: admin.describe_consumer_groups([name], request_timeout=ASK_S)[name])
     try:
         group = future.result()
     except KafkaException as refusal:

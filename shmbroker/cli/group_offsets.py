@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from shmbroker.cli.client import ASK_S, CHANGE_S, TargetCluster, metadata, waited
+from shmbroker.cli.client import ASK_S, CHANGE_S, TargetCluster, metadata, settled, waited
 from shmbroker.cli.offsets import Partition
 from shmbroker.cli.outcome import CommandFault
 
@@ -71,7 +71,7 @@ def committed_offsets(admin: AdminClient, group: str) -> dict[Partition, int]:
     from confluent_kafka import ConsumerGroupTopicPartitions
 
     asked = [ConsumerGroupTopicPartitions(group)]
-    future = admin.list_consumer_group_offsets(asked, request_timeout=ASK_S)[group]
+    future = settled(lambda: admin.list_consumer_group_offsets(asked, request_timeout=ASK_S)[group])
     found = waited(future, f"group {group}")
     return {
         (entry.topic, entry.partition): entry.offset
@@ -99,8 +99,10 @@ def commit_offsets(admin: AdminClient, group: str, offsets: dict[Partition, int]
     wanted = ConsumerGroupTopicPartitions(
         group, [TopicPartition(*key, offset) for key, offset in offsets.items()]
     )
-    futures = admin.alter_consumer_group_offsets([wanted], request_timeout=CHANGE_S)
-    done = waited(futures[group], f"group {group}")
+    future = settled(
+        lambda: admin.alter_consumer_group_offsets([wanted], request_timeout=CHANGE_S)[group]
+    )
+    done = waited(future, f"group {group}")
     for entry in done.topic_partitions:
         if entry.error is not None:
             raise CommandFault(f"{entry.topic}-{entry.partition}: {entry.error.str()}")

@@ -12,6 +12,7 @@ No traceback is shown for what a user, a file, a disk or a cluster did; one of o
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Any
@@ -89,6 +90,12 @@ class CommandEnding:
     """`with Ending(): …` turns what may go wrong into a sentence and an exit status."""
 
     def __enter__(self) -> CommandEnding:
+        if sys.stdout is not None and isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
+            # PYTHONUNBUFFERED: a disk that is nearly full would take a part of a write, unsaid
+            out = sys.stdout
+            sys.stdout = open(
+                out.fileno(), "w", encoding=out.encoding, errors=out.errors, closefd=False
+            )
         return self
 
     def __exit__(

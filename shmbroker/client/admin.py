@@ -92,8 +92,6 @@ def delete_offsets(
     addresses: Sequence[Address], group: str, partitions: Iterable[tuple[str, int]]
 ) -> dict[tuple[str, int], int]:
     """Forget committed offsets: {(topic, partition): error}; ClusterFault if all is refused."""
-    found = ask(addresses, FIND_COORDINATOR, {"key": group, "key_type": _GROUP})
-    _refuse(found["error_code"], f"coordinator of group {group}")
     topics: dict[str, list[dict[str, int]]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append({"partition_index": partition})
@@ -101,12 +99,18 @@ def delete_offsets(
         "group_id": group,
         "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
     }
-    coordinator = entered(addresses).others([(found["host"], found["port"])])
-    answer = ask(coordinator, OFFSET_DELETE, body)
-    _refuse(answer["error_code"], f"group {group}")
+
+    def once() -> Message:
+        found = ask(addresses, FIND_COORDINATOR, {"key": group, "key_type": _GROUP})
+        _refuse(found["error_code"], f"coordinator of group {group}")
+        coordinator = entered(addresses).others([(found["host"], found["port"])])
+        answer = ask(coordinator, OFFSET_DELETE, body)
+        _refuse(answer["error_code"], f"group {group}")
+        return answer
+
     return {
         (topic["name"], row["partition_index"]): row["error_code"]
-        for topic in answer["topics"]
+        for topic in patiently(once, ANSWER_S, f"the offsets of group {group} are kept")["topics"]
         for row in topic["partitions"]
     }
 

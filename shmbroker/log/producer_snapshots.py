@@ -47,7 +47,7 @@ class ProducerSnapshots:
         return paths
 
     def take(self, end_offset: int, bases: Iterable[int]) -> None:
-        """Write the producers as of the log end offset, if they are not written yet.
+        """Write the producers, which are known before `end_offset`, if they are not written yet.
 
         bases: where the log's segments begin.
         """
@@ -58,7 +58,7 @@ class ProducerSnapshots:
             self._producers.write_snapshot(self._path(end_offset))
         except StorageFault:
             return  # It only saves a walk.
-        self.offsets.append(end_offset)
+        insort(self.offsets, end_offset)
         self.prune(bases)
 
     def put(self, offset: int, content: bytes) -> None:

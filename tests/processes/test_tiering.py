@@ -156,11 +156,15 @@ class Stored:
 
     def is_whole(self) -> bool:
         """Every segment has all of its objects, and there is nothing else."""
+        return not self.fragments()
+
+    def fragments(self) -> dict[str, set[str]]:
+        """The kinds of objects of segments that are not whole, by their names."""
         stems: dict[str, set[str]] = {}
         for key in self.keys():
             stem, kind = split_key(key) or (key, "")
             stems.setdefault(stem, set()).add(kind)
-        return all(kinds == set(KINDS) for kinds in stems.values())
+        return {stem: kinds for stem, kinds in stems.items() if kinds != set(KINDS)}
 
 
 def directory_of(broker: Broker) -> Stored:
@@ -263,7 +267,7 @@ def test_nothing_is_lost_whoever_is_killed(seed: int) -> None:
         load.finish()
         stored = directory_of(broker)
         wait_until(lambda: len(local_segments(broker)) <= 2, "local retention", 60)
-        wait_until(stored.is_whole, "orphans to go")
+        wait_until(stored.is_whole, lambda: f"these to be whole or gone: {stored.fragments()}")
         (numbers,) = read_numbers(broker.address, TOPIC, 1)
         assert numbers == sorted(set(numbers))
         assert set(load.acked) <= set(numbers)

@@ -57,19 +57,24 @@ def _rebuild(log: PartitionLog, is_window_walked: bool, now_ms: int, offset_max:
         log, is_window_walked=is_window_walked, now_ms=now_ms, offset_max=offset_max
     )
     log.producers.take(known.stored, known.recent)
+    bases, is_whole = [segment.base_offset for segment in log.segments], True
     for segment in log.segments[segment_number(log, known.offset) :]:
-        _replay(log, segment, known.offset)
+        if is_whole and segment.base_offset > known.offset:
+            # a copy in a remote store has the snapshot at its end: a kill may have left none there
+            log.snapshots.take(segment.base_offset, bases)
+        is_whole = _replay(log, segment, known.offset) and is_whole
 
 
-def _replay(log: PartitionLog, segment: Segment, start: int) -> None:
+def _replay(log: PartitionLog, segment: Segment, start: int) -> bool:
     """Let the producer state follow a segment's batches from `start` on, and let its transaction
-    index be what they say."""
+    index be what they say; whether all could be read."""
     entries, is_whole = follow(log.producers, segment, start)
     known = log.aborted.stored(segment.base_offset)
     right = [entry for entry in known if entry.last_offset < start] + entries
     if not is_whole:
         right = sorted({*known, *entries}, key=lambda entry: entry.last_offset)
     log.aborted.set_right(segment.base_offset, right)
+    return is_whole
 
 
 def find_aborted(log: PartitionLog, base_offset: int) -> list[AbortedTransaction]:

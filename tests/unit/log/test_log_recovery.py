@@ -12,6 +12,7 @@ from shmbroker.log.config import LogConfig
 from shmbroker.log.lookups import offset_for_timestamp
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.places import locate
+from shmbroker.log.producer_state import read_snapshot
 from shmbroker.log.recovery.producers import rebuild_producers
 from shmbroker.log.retiring import advance_log_start
 from shmbroker.log.segment_indexes import load_indexes
@@ -422,6 +423,23 @@ def test_snapshot_of_before_what_was_deleted_is_not_used(opened, slot):
     again = opened(trusted=slot.stored)
     assert again.log_start_offset == 2
     assert 9 not in again.producers.producers
+
+
+def test_snapshots_that_a_kill_has_cost_are_there_again_where_segments_begin(opened, slot):
+    """A kill between a roll and its snapshot, or a power cut: a copy of the segment needs it."""
+    log = opened({"segment.bytes": "500"})
+    for sequence in range(9):
+        append(log, batch_of(producer_id=9, producer_epoch=1, base_sequence=sequence))
+        log.producers.update(9, 1, sequence, 0, sequence, 1000)
+    bases = [segment.base_offset for segment in log.segments]
+    assert len(bases) > 3
+    for base in bases[-2:]:
+        os.unlink(os.path.join(log.directory, f"{base:020}.snapshot"))
+    again = opened({"segment.bytes": "500"}, trusted=slot.stored)
+    assert again.snapshots.offsets == sorted(again.snapshots.offsets)
+    for base in bases[1:]:
+        known = read_snapshot(os.path.join(log.directory, f"{base:020}.snapshot"))
+        assert known.producers[9].next_sequence == base
 
 
 def test_expired_producers_are_not_rebuilt(opened):
