@@ -91,13 +91,17 @@ def test_what_can_not_be_meant_is_wrong_usage(words: list[str], said: str) -> No
     assert said in refused(*words, "-b", "127.0.0.1:1", status=2)
 
 
-def test_what_stdout_can_not_take_ends_with_a_sentence_and_the_status_of_a_failure() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_stdout_can_not_take_ends_with_a_sentence_and_the_status_of_a_failure(
+    unbuffered: str,
+) -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
         ran = subprocess.run(
             [sys.executable, "-m", "shmbroker", "config", "explain"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
         )
     assert ran.stderr == "shmbroker: stdout can't be written: No space left on device\n"
     assert ran.returncode == 1
