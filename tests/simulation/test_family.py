@@ -40,15 +40,15 @@ from tests.simulation.family.simulate import (
 from tests.simulation.family.transactional import Instance
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 170
-TRANSACTION_SEEDS = 30
+SEEDS = 140
+TRANSACTION_SEEDS = 20
 """A history with transactions takes two to three times as long."""
-GUEST_SEEDS = SESSION_SEEDS = DELETE_SEEDS = 20
-AHEAD_SEEDS = 10
-TIER_SEEDS = 16
-TIER_PER_TEST = 8
-TIER_SHIFT_SEEDS = 8
-TIER_TRANSACTION_SEEDS = (0, 2, 3)
+GUEST_SEEDS = SESSION_SEEDS = DELETE_SEEDS = 10
+AHEAD_SEEDS = 6
+TIER_SEEDS = 8
+TIER_PER_TEST = 4
+TIER_SHIFT_SEEDS = 5
+TIER_TRANSACTION_SEEDS = (2,)
 MOVES_SEEDS = (0, 1, 3, 5)
 PER_TEST = 10
 FURTHER_SEEDS = 60

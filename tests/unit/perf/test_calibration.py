@@ -15,7 +15,7 @@ COSTS = Costs()
 def test_calibration_finds_costs_that_make_the_same_rows(monkeypatch):
     """From rows that the model itself made with other costs."""
     pytest.importorskip("numpy")
-    monkeypatch.setattr(calibration, "REQUESTS", (400, 400))
+    monkeypatch.setattr(calibration, "REQUESTS", (120, 120))
     monkeypatch.setattr(calibration, "BEST", 1)
     truth = replace(COSTS, io_request=9.0, network_request=5.0)
     rows = [row for row in ROWS if row.is_calibration and row.bytes == 100]
@@ -29,7 +29,7 @@ def test_calibration_finds_costs_that_make_the_same_rows(monkeypatch):
             "network_us": outcome.network_us,
             "io_us": outcome.io_us,
         }
-    found = calibrate(COSTS, measured, rows, steps=6, wakes=[COSTS.wake])
+    found = calibrate(COSTS, measured, rows, steps=4, wakes=[COSTS.wake])
     unseen = Row(1024, 16, "client beside I/O worker", False)
     assert of_row(found, unseen).rate == pytest.approx(of_row(truth, unseen).rate, rel=0.1)
 
