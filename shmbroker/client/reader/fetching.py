@@ -58,10 +58,12 @@ _TOPIC_GONE = (
 
 
 class Fetched(NamedTuple):
-    """Whole batches, and the aborted transactions whose records must be left out."""
+    """Whole batches, the aborted transactions whose records must be left out, and the offset that
+    was asked for: what the first batch has before it was handed out, or told as lost."""
 
     data: memoryview
     aborted: tuple[AbortedRange, ...]
+    start_offset: int
 
 
 def fetch(consumer: Consumer, piece: Piece, lose: Lose, leaders: KnownLeaders) -> Iterator[Fetched]:
@@ -188,9 +190,9 @@ class _Fetch:
         aborted = [
             (t["producer_id"], t["first_offset"]) for t in partition["aborted_transactions"] or ()
         ]
-        self.offset = next_offset
+        start_offset, self.offset = self.offset, next_offset
         data = memoryview(records)[:size]
-        return Fetched(data, find_ends(data, aborted) if aborted else ())
+        return Fetched(data, find_ends(data, aborted) if aborted else (), start_offset)
 
     def _out_of_range(self) -> None:
         """The range begins before the log does, or reaches beyond it."""

@@ -68,13 +68,12 @@ def read(
     """
     from shmbroker.client.reader.decode import decode
 
-    start_offset, end_offset = piece.start_offset, piece.end_offset
-    for data, aborted in raw_batches(piece, reading, leaders):
+    for data, aborted, start_offset in raw_batches(piece, reading, leaders):
         try:
             yield from decode(
                 data,
                 start_offset,
-                end_offset,
+                piece.end_offset,
                 columns,
                 piece.topic,
                 piece.partition,
@@ -88,9 +87,10 @@ def read(
 
 def raw_batches(
     piece: Piece, reading: Reading, leaders: KnownLeaders | None
-) -> Iterator[tuple[memoryview, tuple[AbortedRange, ...]]]:
-    """Yield the piece's record batches as they lie in the log, and which of its transactions were
-    aborted. The batches at both ends may hold more than the piece's offsets."""
+) -> Iterator[tuple[memoryview, tuple[AbortedRange, ...], int]]:
+    """Yield the piece's record batches as they lie in the log, which of its transactions were
+    aborted, and the first offset that is to be read of them. The last batch may hold more than the
+    piece's offsets."""
     if not piece.path and reading.way == FILES:
         raise NoFilesFault(
             f"offsets {piece.start_offset} to {piece.end_offset - 1} of {piece.topic}-"
@@ -110,7 +110,7 @@ def raw_batches(
             warn_once(f"records are fetched from the broker instead of its files: {fault}")
         else:
             _tell(piece, f"from {piece.path}, {len(data)} bytes")
-            yield data, piece.aborted
+            yield data, piece.aborted, piece.start_offset
             return
     _tell(piece, f"fetched from {reading.consumer.bootstrap_servers}")
     from shmbroker.client.reader.fetching import fetch

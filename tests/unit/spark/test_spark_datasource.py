@@ -411,6 +411,15 @@ def test_what_retention_deletes_before_the_task_is_named(family: FakeFamily, way
     assert rows(lenient, tasks) == [("t", 0, i) for i in range(10, 20)]
 
 
+def test_what_is_told_as_lost_is_not_read_of_the_batch_that_has_more(family: FakeFamily) -> None:
+    partition = family.create("t")[0]
+    partition.fill(10)
+    lenient = source(family, failOnDataLoss="false", **FETCH).reader(COLUMNS)
+    tasks = lenient.partitions()
+    partition.log_start_offset = 6
+    assert rows(lenient, tasks) == [("t", 0, i) for i in range(6, 10)]
+
+
 def test_a_topic_made_again_is_not_fetched(family: FakeFamily) -> None:
     family.create("t")[0].fill(10)
     reader = source(family, **FETCH).reader(COLUMNS)
