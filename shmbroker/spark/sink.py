@@ -83,6 +83,12 @@ waiting for: what a batch costs the broker, and what a request does, is less for
 _BLOCK_MS = 60_000
 """Kafka's default of max.block.ms: how long a task waits for what it has to know of a topic."""
 
+NEEDS_READ = (
+    "; exactlyOnce=true looks for what an earlier attempt has written, so it needs the right to"
+    " read the topic, too, exactlyOnce=false only that to write"
+)
+"""Advice to who may not read what he writes."""
+
 
 class Writing(NamedTuple):
     """What one write is by: `name` and `version` of the series it belongs to."""
@@ -383,10 +389,7 @@ class _TaskWriter:
         try:
             stored = stored_by(identity, self._producer.cluster, topic, wait_s)
         except DeniedFault as fault:
-            raise DeniedFault(
-                f"{fault}; exactlyOnce=true looks for what an earlier attempt has written, so it"
-                " needs the right to read the topic, too, exactlyOnce=false only that to write"
-            ) from None
+            raise DeniedFault(str(fault), NEEDS_READ) from None
         self._stored[topic] = stored
         if stored.sequences:
             logger.warning(

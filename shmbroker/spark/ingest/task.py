@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
+from shmbroker.client.faults import told_in
 from shmbroker.client.reader.arrow_columns import COLUMNS, arrow_schema
 from shmbroker.client.reader.leaders import KnownLeaders
 from shmbroker.client.reader.planning import Piece
@@ -199,14 +200,16 @@ class TaskWriter:
         if not self.dead:
             return
         from shmbroker.spark import producer_options
-        from shmbroker.spark.sink import Writing, write_rows
+        from shmbroker.spark.sink import NEEDS_READ, Writing, write_rows
 
         options = cluster_options(self.plan) | {"topic": self.plan.dead_letter_topic}
         columns = {"key": 0, "value": 1, "headers": 2}
         name = f"ingest:{self.plan.ingest_id}"
         sink = producer_options.parse(options, is_stream=True)
         writing = Writing(sink, columns, name, self.batch)
-        write_rows((_letter(batch, self.plan.ingest_id) for batch in self.dead), writing)
+        letters = (_letter(batch, self.plan.ingest_id) for batch in self.dead)
+        with told_in({NEEDS_READ: "; dead letters need the rights to write and to read it"}):
+            write_rows(letters, writing)
 
 
 def _split(

@@ -16,8 +16,10 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 
+from shmbroker.client.faults import DeniedFault
 from shmbroker.client.reader.arrow_columns import COLUMNS
 from shmbroker.errors import ConfigFault
+from shmbroker.spark import sink
 from shmbroker.spark.ingest import files, prepare, task_files
 from shmbroker.spark.ingest.plan import RAW_COLUMNS, IngestPlan
 from shmbroker.spark.ingest.sink import commit_batch
@@ -353,3 +355,16 @@ def test_a_delta_column_that_is_not_null_is_filled_by_one_that_is_not_null(tmp_p
     written(plan, 0, records([b'{"n": 1}']))
     rows = deltalake.DeltaTable(tmp_path).to_pyarrow_table().to_pylist()
     assert rows == [{"n": 1, "record_offset": 0}]
+
+
+def test_dead_letters_that_may_not_be_written_name_the_rights_they_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object) -> None:
+        raise DeniedFault("topic bad: not authorized", sink.NEEDS_READ)
+
+    monkeypatch.setattr(sink, "write_rows", denied)
+    plan = IngestPlan("id", "t", str(tmp_path / "table"), values="json", schema="n int")
+    plan = plan._replace(dead_letter_topic="bad", bootstrap_servers="h:1")
+    with pytest.raises(DeniedFault, match="not authorized; dead letters need .* write and to read"):
+        TaskWriter(plan, 0, 0).run(with_headers([records([b"?"])]))
