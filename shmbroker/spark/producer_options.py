@@ -152,6 +152,8 @@ def parse(options: Mapping[str, str], is_stream: bool) -> Sink:
     if app_id is not None and not is_exactly_once:
         raise ConfigFault("txnAppId needs exactlyOnce=true")
     topic = given.get("topic")
+    if topic is not None and not topic.strip():
+        raise ConfigFault("option topic is empty: name one, or leave it out and give a column topic")
     return Sink(
         servers,
         topic.strip() if topic is not None else None,
@@ -174,7 +176,7 @@ def _flag(given: Given, default: bool) -> bool:
 
 
 def _arguments(given: Given) -> dict[str, Any]:
-    acks = given.get("kafka.acks", "all").strip()
+    acks = choice(given, "kafka.acks", ("all", "-1", "1", "0"))
     is_all = acks in ("all", "-1")
     found: dict[str, Any] = {
         "acks": acks,
