@@ -15,7 +15,7 @@ from shmbroker.client.faults import NoFilesFault, told_in
 from shmbroker.client.reader import tasks
 from shmbroker.client.reader.asking import EARLIEST, LATEST, Ends, partition_text
 from shmbroker.client.reader.broker_client import BrokerClient, PartitionFiles
-from shmbroker.client.reader.planning import Range, ends_within_bytes
+from shmbroker.client.reader.planning import Range, TaskBegin, ends_within_bytes
 from shmbroker.client.reader.segment_files import GoneFault, SegmentFiles
 from shmbroker.client.reader.tasks import ReadPlan, Terms, partition_files, without_files
 from shmbroker.errors import ConfigFault
@@ -143,10 +143,16 @@ def find_ends(
 
 @told_in(WORDS)
 def plan_tasks(
-    client: BrokerClient, options: Options, topics: Mapping[str, Topic], starts: Ends, ends: Ends
+    client: BrokerClient,
+    options: Options,
+    topics: Mapping[str, Topic],
+    starts: Ends,
+    ends: Ends,
+    begins: Sequence[TaskBegin] | None = None,
 ) -> ReadPlan:
     """Tasks for these ranges (`tasks.plan_tasks`)."""
-    return tasks.plan_tasks(client, terms(options), topics, starts, ends)
+    asked = terms(options)._replace(begins=begins)
+    return tasks.plan_tasks(client, asked, topics, starts, ends)
 
 
 @told_in(WORDS)

@@ -5,6 +5,8 @@ source writes it, and beside the topics, under names that no topic can have:
 
     TOPIC_IDS   the topics' ids, by which a topic that was made again is noticed
     QUERY_ID    a word of the query's own: its consumer group keeps its name over restarts
+    TASK_BEGINS (topic, partition, offset) of all tasks but the first of the micro-batch that ends
+                there: repeated, it has the same tasks, and so a sink knows them again
 
 Documents are built in one order, as Spark compares their text.
 """

@@ -65,6 +65,9 @@ TOPIC_IDS = ":topic_ids"
 QUERY_ID = ":query_id"
 """Another such key: a word in the name of the query's consumer group, kept with its checkpoint."""
 
+TASK_BEGINS = ":task_begins"
+"""Another one: where the tasks of the micro-batch that ends there begin."""
+
 READ_WAYS = ("auto", "files", "fetch")
 EMITS = ("records", "ranges")
 GROUP_ID_PREFIX = "spark-shmbroker-source"
@@ -367,6 +370,7 @@ def _each(name: str, value: str, least: int) -> tuple[Offsets, dict[str, str]]:
     parsed = _json(NAMES[name], value, example)
     topic_ids = parsed.pop(TOPIC_IDS, {})
     parsed.pop(QUERY_ID, None)
+    parsed.pop(TASK_BEGINS, None)
     each: Offsets = {}
     try:
         for topic, partitions in parsed.items():

@@ -7,6 +7,8 @@
 Rules of this file:
 * What a range of offsets yields never depends on when it is read: Spark writes the end of a
   micro-batch down before it reads it, and reads it again after a crash. So exactly-once sinks are.
+* Nor does it depend on that which task reads what, as a sink may know rows again by their task: it
+  is planned with the end, and kept with it (`TASK_BEGINS`).
 * What was read and is no longer there is a DataLossFault unless failOnDataLoss is false.
 * Committed offsets of a consumer group show how far a query is, and nobody starts from them: that
   they can't be committed is a warning.
@@ -30,12 +32,13 @@ from pyspark.sql.streaming.datasource import (
 
 from shmbroker import clock
 from shmbroker.client.reader.asking import LATEST, Ends, partition_text
+from shmbroker.client.reader.planning import begins_of
 from shmbroker.errors import ConfigFault, Fault
 from shmbroker.ids import random_uuid, uuid_text
 from shmbroker.spark import worker
 from shmbroker.spark.columns import columns_of
 from shmbroker.spark.offsets import from_json, to_json
-from shmbroker.spark.options import QUERY_ID
+from shmbroker.spark.options import QUERY_ID, TASK_BEGINS
 from shmbroker.spark.task_side import TaskSide, tasks_of
 
 TYPE_CHECKING = False
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
 
     from shmbroker.client.cluster import Topic
     from shmbroker.client.reader.broker_client import BrokerClient
+    from shmbroker.client.reader.tasks import ReadPlan
     from shmbroker.spark.options import Options
 
 logger = logging.getLogger("shmbroker.spark")
@@ -61,6 +65,7 @@ class StreamReader(TaskSide, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._client: BrokerClient | None = None
         self._latest: dict[str, Any] | None = None  # as last seen, for the query's progress
         self._way: str | None = None
+        self._planned: tuple[Ends, Ends, ReadPlan] | None = None  # with the last end
         self._target: Ends | None = None  # where an available-now query ends
         self._last_trigger_s: float | None = None
         self._committed: Ends = {}
@@ -102,6 +107,7 @@ class StreamReader(TaskSide, DataSourceStreamReader, SupportsTriggerAvailableNow
             ends = {
                 tp: min(end, max(self._target.get(tp, 0), starts[tp])) for tp, end in ends.items()
             }
+        there = starts
         # Trigger.Once asks for everything, whatever the limits
         if not isinstance(limit, ReadAllAvailable):
             if self._waits(starts, ends):
@@ -109,10 +115,15 @@ class StreamReader(TaskSide, DataSourceStreamReader, SupportsTriggerAvailableNow
             limits = self.options
             if isinstance(limit, ReadMaxRows):
                 limits = limits._replace(offsets_per_trigger_max=limit.max_rows)
-            starts = driver.first_there(client, topics, starts, ends)
-            ends = driver.within_limits(client, limits, topics, starts, ends)
+            there = driver.first_there(client, topics, starts, ends)
+            ends = driver.within_limits(client, limits, topics, there, ends)
         latest = to_json(ends, _ids(topics), start.get(QUERY_ID) or random_uuid().hex()[:12])
-        return start if from_json(latest) == from_json(start) else latest
+        if from_json(latest) == from_json(start):
+            return start
+        ends = {tp: end for tp, end in ends.items() if end > there[tp]}
+        plan = driver.plan_tasks(client, self.options, topics, there, ends)
+        self._planned = (there, ends, plan)
+        return latest | {TASK_BEGINS: begins_of(plan.tasks)}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """One of the limits that are given: Spark knows no more than one, `latestOffset` all."""
@@ -164,7 +175,13 @@ class StreamReader(TaskSide, DataSourceStreamReader, SupportsTriggerAvailableNow
         }
         starts = self._starts(start, same, ends)
         ends = {tp: end for tp, end in ends.items() if end > starts[tp]}
-        plan = driver.plan_tasks(client, self.options, same, starts, ends)
+        if self._planned is not None and self._planned[:2] == (starts, ends):
+            plan = self._planned[2]
+        else:
+            kept = end.get(TASK_BEGINS)  # not in a checkpoint of Spark's Kafka source
+            begins = None if kept is None else [tuple(each) for each in kept]
+            plan = driver.plan_tasks(client, self.options, same, starts, ends, begins)
+        self._planned = None
         self._way = plan.way
         return tasks_of(plan)
 

@@ -177,6 +177,38 @@ def plan(
     ]
 
 
+TaskBegin = tuple[str, int, int]
+"""Topic, partition and offset that a task begins with."""
+
+
+def begins_of(tasks: Sequence[Sequence[Piece]]) -> list[TaskBegin]:
+    """Where all tasks of a plan begin but the first: what `plan_again` makes the same of."""
+    return [(task[0].topic, task[0].partition, task[0].start_offset) for task in tasks[1:]]
+
+
+def plan_again(
+    ranges: Iterable[Range],
+    index_of: IndexOf,
+    header_at: HeaderAt,
+    begins: Sequence[TaskBegin],
+) -> list[list[Piece]]:
+    """The tasks of an earlier plan of these ranges, each with the same offsets, though sizes are
+    others by now, or there are no files. One of which nothing is left has no pieces."""
+    tasks: list[list[Piece]] = [[] for _ in range(len(begins) + 1)]
+    for r in ranges:
+        at = r.start_offset
+        number = bisect_right(begins, (r.topic, r.partition, at))
+        while at < r.end_offset:
+            end = r.end_offset
+            if number < len(begins) and begins[number][:2] == (r.topic, r.partition):
+                end = min(end, begins[number][2])
+            size = r.size * (end - at) // _offsets(r)
+            part = r._replace(start_offset=at, end_offset=end, size=size)
+            tasks[number] += [piece for _, piece in _whole(part, index_of, header_at)]
+            at, number = end, number + 1
+    return tasks
+
+
 def _whole(
     r: Range, index_of: IndexOf, header_at: HeaderAt
 ) -> Iterable[tuple[ListedSegment | None, Piece]]:

@@ -25,7 +25,7 @@ from shmbroker.client.reader.asking import (
     partition_text,
 )
 from shmbroker.client.reader.broker_client import BrokerClient, PartitionFiles
-from shmbroker.client.reader.planning import Piece, Range, plan
+from shmbroker.client.reader.planning import Piece, Range, TaskBegin, plan, plan_again
 from shmbroker.client.reader.reading import AUTO, FETCH, FILES, Reading, warn_once
 from shmbroker.client.reader.segment_files import GoneFault, SegmentFiles, aborted_transactions
 from shmbroker.errors import ConfigFault, Fault
@@ -48,6 +48,9 @@ class Terms(NamedTuple):
     end_tries: int = 3
     end_retry_ms: int = 1000
     """How often, and after which rests, an end is asked for that is not where it was."""
+    begins: Sequence[TaskBegin] | None = None
+    """Where the tasks of an earlier plan of the same ranges began, which are to be the same; None:
+    as fits."""
 
 
 class ReadPlan(NamedTuple):
@@ -98,14 +101,12 @@ def _plan(
     )
     ranges = [_range(terms, found[tp], starts[tp], ends[tp]) for tp in asked]
     with SegmentFiles() as looked_at:
-        tasks = plan(
-            ranges,
-            looked_at.index_of,
-            looked_at.header_at,
-            os.cpu_count() or 1,
-            terms.tasks_min,
-            terms.records_per_task_max,
-        )
+        look = (looked_at.index_of, looked_at.header_at)
+        if terms.begins is not None:
+            tasks = plan_again(ranges, *look, terms.begins)
+        else:
+            cores = os.cpu_count() or 1
+            tasks = plan(ranges, *look, cores, terms.tasks_min, terms.records_per_task_max)
     has_files = any(piece.path for task in tasks for piece in task)
     return ReadPlan(tasks, FILES if has_files else FETCH)
 

@@ -1,6 +1,7 @@
 """A stream's reader beyond its offsets: when it waits, what it commits, what it reports; and the
 plan as rows."""
 
+import json
 import os
 import sys
 import types
@@ -206,6 +207,44 @@ def test_few_records_make_as_many_tasks_as_asked(family: FakeFamily) -> None:
 
 
 # --- committed offsets ---------------------------------------------------------------------------
+
+
+def test_a_micro_batch_has_the_same_tasks_when_it_is_repeated(family: FakeFamily) -> None:
+    made = family.create("t", 3)
+    for partition, text in ((0, "v"), (1, "a larger value "), (2, "v")):
+        made[partition].fill(7, 30, text=text)
+        made[partition].fill(7, 10, text=text, roll=True)
+
+    def begun(**options: str) -> Any:
+        return stream(family, minPartitions="5", **options)
+
+    first = begun()
+    start = first.initialOffset()
+    end = first.latestOffset(start, ReadAllAvailable())
+    asked = family.asked.count("ListSegments")
+    tasks = [offsets_of(task) for task in first.partitions(start, end)]
+    assert len(tasks) > 5
+    assert family.asked.count("ListSegments") == asked  # planned with the end
+    kept = json.loads(json.dumps(end))  # as the checkpoint has it
+    made[0].fill(50, 9, text="a much larger value that comes later ")
+    made[2].fill(50, 9, roll=True)
+    made[1].segments.pop(0)  # of which only the end is to be had as a file
+    for again in (begun(), begun(**{"shmbroker.read": "fetch"})):
+        assert [offsets_of(task) for task in again.partitions(start, kept)] == tasks
+    more = first.latestOffset(end, ReadAllAvailable())
+    assert sum(more["t"].values()) > sum(end["t"].values())
+    assert first.partitions(end, more)
+
+
+def offsets_of(task: Any) -> list[tuple[int, int, int]]:
+    """Where each partition's part of a task begins and ends."""
+    spans: list[tuple[int, int, int]] = []
+    for piece in task.pieces:
+        if spans and spans[-1][0] == piece.partition and spans[-1][2] == piece.start_offset:
+            spans[-1] = (*spans[-1][:2], piece.end_offset)
+        else:
+            spans.append((piece.partition, piece.start_offset, piece.end_offset))
+    return spans
 
 
 def test_what_is_written_is_committed_for_the_querys_own_group(family: FakeFamily) -> None:
