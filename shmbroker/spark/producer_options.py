@@ -153,7 +153,7 @@ def parse(options: Mapping[str, str], is_stream: bool) -> Sink:
         raise ConfigFault("txnAppId needs exactlyOnce=true")
     topic = given.get("topic")
     if topic is not None and not topic.strip():
-        raise ConfigFault("option topic is empty: name one, or leave it out and give a column topic")
+        raise ConfigFault("option topic is empty: name one, or leave it out for a column topic")
     return Sink(
         servers,
         topic.strip() if topic is not None else None,
