@@ -67,6 +67,17 @@ def test_answer_waits_for_each_of_its_partitions() -> None:
     assert asked.left == [{"number": 1}]
 
 
+def test_answer_that_has_waited_may_be_given_again_as_it_said() -> None:
+    partition: Any = Partition(0)
+    held = HeldAnswers()
+    given: list[Any] = []
+    call: Any = SimpleNamespace(reply=lambda *answer: given.append(answer))
+    assert held.hold([(partition, 1)], call, {"error_code": 0}, (8, 77))
+    partition.high_watermark = 1
+    held.release(partition)
+    assert given == [({"error_code": 0}, (8, 77))]
+
+
 def test_another_leader_has_every_error_in_an_answer_set() -> None:
     asked, partition = Asked(), Partition(0)
     known: Any = partition
