@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from shmbroker.errors import StorageFault
 from shmbroker.groups import group_log
 from shmbroker.groups.known_requests import KnownCommits, KnownFetches
 from shmbroker.groups.offset_store import NO_EXPIRY
 from shmbroker.ids import ZERO_UUID
+from shmbroker.log.partition_log import PartitionLog
 from shmbroker.wire import codec
 from shmbroker.wire.coordinator_records import GROUP, OFFSET_COMMIT, encode_value
 from tests.unit.groups.test_group_coordinator import Broker
@@ -89,6 +91,26 @@ def test_commit_is_known_the_second_time(asked: Asked) -> None:
     assert asked.broker.committed() == {("t", 0): 6}
     asked.broker.restart()
     assert asked.broker.committed() == {("t", 0): 6}, "the log has it"
+
+
+def test_known_commit_that_is_not_stored_is_not_there(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise StorageFault("full")
+
+    asked.commit(5)
+    with monkeypatch.context() as context:
+        context.setattr(PartitionLog, "append", fail)
+        asked.commit(6)
+    assert asked.broker.committed() == {("t", 0): 5}
+
+
+def test_known_commit_is_told_to_whoever_reads(asked: Asked) -> None:
+    asked.commit(5)
+    asked.broker.appended.clear()
+    assert asked.commit(6) is not None
+    assert asked.broker.appended == [0]
 
 
 def test_member_is_judged_each_time(asked: Asked) -> None:

@@ -7,6 +7,7 @@ import pytest
 from shmbroker.errors import StorageFault
 from shmbroker.groups import removal
 from shmbroker.log.partition_log import PartitionLog
+from tests.unit.groups.groups_at_work import Call
 from tests.unit.groups.test_group_coordinator import (
     MINUTE_MS,
     NOT_COORDINATOR,
@@ -25,6 +26,33 @@ def test_group_with_members_and_no_offsets_outlives_each_look_for_what_is_unused
     broker.wait(25 * MINUTE_MS)
     assert broker.heartbeat(member) == 0
     assert broker.names() == {"g"}
+
+
+def test_groups_of_a_partition_that_goes_take_no_memory(broker: Broker) -> None:
+    broker.stable()
+    assert broker.groups.memory.held_bytes > 0
+    broker.groups.on_partition_gone(0)
+    assert broker.groups.memory.held_bytes == 0 and not broker.groups.groups
+
+
+def test_id_that_was_given_out_is_good_until_its_session_ends(broker: Broker) -> None:
+    call = Call()
+    call.api_version = 4  # type: ignore[attr-defined]
+    body = {
+        "group_id": "g",
+        "member_id": "",
+        "group_instance_id": None,
+        "session_timeout_ms": 30 * MINUTE_MS,
+        "rebalance_timeout_ms": 1000,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+    }
+    broker.groups.classics.join(call, body, "client", "/host")
+    assert call.answer is not None
+    broker.wait(25 * MINUTE_MS)
+    again = broker.join(member=call.answer["member_id"])
+    broker.wait(0)
+    assert again.answer is not None and again.answer["error_code"] == 0
 
 
 def test_offset_whose_end_is_not_stored_stays(

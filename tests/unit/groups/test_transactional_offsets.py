@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from shmbroker.groups import removal
 from shmbroker.groups.coordinator import GroupCoordinator
 from shmbroker.log.markers import append_marker
 from shmbroker.records.end_marker import EndMarker
@@ -112,6 +113,56 @@ def test_a_later_commit_is_not_undone_by_the_marker(broker: Broker, is_restarted
     assert broker.committed(require_stable=True) == {T0: UNSTABLE_OFFSET_COMMIT}
     end(broker, is_commit=True)
     assert broker.committed(require_stable=True) == {T0: 7}
+
+
+@pytest.mark.parametrize("order", [(PRODUCER, OTHER), (OTHER, PRODUCER)])
+def test_of_two_transactions_the_one_counts_that_has_committed_later_in_the_log(
+    broker: Broker, order: tuple[int, int]
+) -> None:
+    """Whichever marker comes first: a coordinator that reads the log finds the same."""
+    assert commit(broker, 5, producer_id=PRODUCER) == 0
+    assert commit(broker, 6, producer_id=OTHER) == 0
+    for producer_id in order:
+        end(broker, is_commit=True, producer_id=producer_id)
+    assert broker.committed(require_stable=True) == {T0: 6}
+    broker.restart()
+    assert broker.committed(require_stable=True) == {T0: 6}
+
+
+def test_those_in_a_deleted_topic_never_count(broker: Broker) -> None:
+    assert commit(broker, 5) == 0
+    broker.groups.on_topics_deleted({"t"})
+    assert broker.committed(require_stable=True) == {}
+    end(broker, is_commit=True)
+    assert broker.committed() == {}
+    broker.wait(20 * MINUTE_MS)
+    assert broker.names() == set(), "nothing is left that it would be kept for"
+
+
+def test_those_in_a_topic_that_is_made_again_outlive_the_end_of_the_first(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removal, "REMOVALS_PER_STEP", 1)
+    for partition in range(2):
+        broker.commit(1, partition=partition)
+    broker.groups.on_topics_deleted({"t"})
+    for partition in range(2):
+        assert commit(broker, 7, partition=partition) == 0
+    broker.wait(0)
+    broker.restart()
+    end(broker, is_commit=True)
+    assert broker.committed() == {T0: 7, ("t", 1): 7}
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_group_that_has_nothing_else_is_kept_for_them(broker: Broker, is_restarted: bool) -> None:
+    assert commit(broker, 9) == 0
+    if is_restarted:
+        broker.restart()
+    broker.wait(25 * MINUTE_MS)
+    assert broker.names() == {"g"}
+    end(broker, is_commit=True)
+    assert broker.committed() == {T0: 9}
 
 
 def test_what_an_open_transaction_may_change_does_not_expire(broker: Broker) -> None:
