@@ -15,6 +15,13 @@ def plain(text: str) -> str:
     return _ERRNO.sub("", text)
 
 
+def one_line(text: str) -> str:
+    """The text without what would end its line, or lead a terminal astray: that is escaped."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
 class Fault(Exception):
     """Base of everything that this package raises on purpose."""
 

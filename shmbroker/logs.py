@@ -22,6 +22,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 
 from shmbroker import clock
+from shmbroker.errors import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ class LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, or the lines where there is a traceback."""
-        message = _one_line(record.getMessage())
+        message = one_line(record.getMessage())
         trace = self.formatException(record.exc_info) if record.exc_info else ""
         if self.format_name == JSON:
             return self._prefix(record) + self._json(record, message, trace)
@@ -290,13 +291,6 @@ def effective(levels: Mapping[str, str]) -> dict[str, str]:
 def _formatters() -> list[LineFormatter]:
     found = (handler.formatter for handler in logging.getLogger().handlers)
     return [each for each in found if isinstance(each, LineFormatter)]
-
-
-def _one_line(text: str) -> str:
-    """The text without what would end the line, or lead a terminal astray."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def _iso(created_s: float) -> str:

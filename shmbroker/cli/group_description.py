@@ -25,6 +25,7 @@ from shmbroker.cli.offsets import list_offsets
 from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.output import print_table
 from shmbroker.cli.words import LATEST
+from shmbroker.errors import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -148,8 +149,8 @@ def print_groups(found: list[dict[str, Any]]) -> None:
             click.echo()
         count = len(group["members"])
         click.echo(
-            f"{group['group']}  {group['state']}, {group['type']}, assignor "
-            f"{group['assignor'] or '-'}, coordinator {group['coordinator']}, "
+            f"{one_line(group['group'])}  {group['state']}, {group['type']}, assignor "
+            f"{one_line(group['assignor'] or '-')}, coordinator {group['coordinator']}, "
             f"{count} member{'' if count == 1 else 's'}"
         )
         columns = ("TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "CLIENT", "HOST", "MEMBER")

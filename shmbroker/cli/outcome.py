@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from shmbroker import extras
-from shmbroker.errors import Fault, plain
+from shmbroker.errors import Fault, one_line, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def _setting_meant(text: str) -> str:
 
 def say(text: str) -> None:
     """Write a line to stderr, with the command's name before it."""
-    click.echo(f"shmbroker: {plain(text)}", err=True)
+    lines = map(one_line, plain(text).split("\n"))
+    click.echo("shmbroker: " + "\n".join(lines), err=True)
 
 
 def leave_on_sigterm() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from shmbroker.cli.outcome import say
+from shmbroker.errors import one_line
 
 WIDTH_MAX = 80
 """A longer cell sticks out rather than widen its column: a name may have thousands of letters."""
@@ -22,8 +23,9 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under their columns' names; numbers to the right, None as "-"."""
-    texts = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    """Print rows under their columns' names; numbers to the right, None as "-". Clients choose some
+    of what is in them: what would lead a terminal astray is escaped."""
+    texts = [["-" if cell is None else one_line(str(cell)) for cell in row] for row in rows]
     numeric = [
         all(row[place].lstrip("-").isdigit() or row[place] == "-" for row in texts)
         for place in range(len(columns))

@@ -11,6 +11,7 @@ from shmbroker.cli.client import TargetCluster, cluster_options, json_option, ma
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.outcome import CommandFault, say
 from shmbroker.cli.output import print_json, print_list
+from shmbroker.errors import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -146,7 +147,9 @@ def describe(cluster: TargetCluster, names: tuple[str, ...], as_json: bool) -> N
             click.echo()
         for name, value in row.items():
             shown = ", ".join(value) or "none" if isinstance(value, list) else value
-            click.echo(f"{name.replace('_', ' '):<17} {'-' if shown is None else shown}")
+            click.echo(
+                f"{name.replace('_', ' '):<17} {'-' if shown is None else one_line(str(shown))}"
+            )
 
 
 @command.command("find-hanging")

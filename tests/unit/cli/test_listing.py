@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from shmbroker.cli import commands, settings
 from shmbroker.cli.client import TargetCluster, matching, pairs
-from shmbroker.cli.outcome import CommandFault
+from shmbroker.cli.outcome import CommandFault, say
 from shmbroker.cli.output import print_table
 from shmbroker.controller.decisions.broker_values import THREAD_POOLS
 from shmbroker.log.config import LogConfig
@@ -228,3 +228,13 @@ def test_explain_knows_what_was_meant() -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_script_names_our_variable(shell: str) -> None:
     assert "_SHMBROKER_COMPLETE" in run("completion", shell)
+
+
+def test_names_that_clients_chose_lead_no_terminal_astray(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_table(("GROUP", "STATE"), [("a\x1b[2Jb\nc\x9b", "empty")])
+    say("there is no group a\x1b[2Jb")
+    told = capsys.readouterr()
+    assert told.out.splitlines() == ["GROUP             STATE", r"a\x1b[2Jb\nc\x9b  empty"]
+    assert told.err == "shmbroker: there is no group a\\x1b[2Jb\n"
