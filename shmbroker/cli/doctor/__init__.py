@@ -3,7 +3,7 @@
 facts     what can be known, as plain values
 gather    reads them
 table     what a check and its result are
-host, directory, family, clients   the checks, each a pure function of the facts
+host, directory, family, cluster, clients   the checks, each a pure function of the facts
 bundle    all of it in one file, for a bug report
 """
 
@@ -17,6 +17,7 @@ import click
 
 from shmbroker.cli.client import TargetCluster, cluster_options, json_option
 from shmbroker.cli.doctor import clients, directory, family, host
+from shmbroker.cli.doctor import cluster as answering
 from shmbroker.cli.doctor.facts import Facts
 from shmbroker.cli.doctor.table import (
     FAULT,
@@ -36,6 +37,7 @@ CHECKS: Sequence[Check] = (
     *host.CHECKS,
     *directory.CHECKS,
     *family.CHECKS,
+    *answering.CHECKS,
     *clients.CHECKS,
 )
 DEFAULT = "check"
