@@ -105,7 +105,7 @@ def check(broker: Broker, client: RawClient, partition: int, name: str, damage: 
                 wanted.add(error_codes.OFFSET_OUT_OF_RANGE)
             assert set(refused.values()) <= wanted
         paths = (f"/{TOPIC}-{partition}/", f"/{TOPIC}-{partition} ")
-        wait_until(lambda: any(path in broker.log for path in paths), "its line", 5.0)
+        wait_until(lambda: any(path in broker.log for path in paths), "its line")
     sequence = {"producer_id": directory.PRODUCER_ID, "producer_epoch": 0, "base_sequence": end}
     answer = client.produce(TOPIC, batch_now(b"new", **sequence), partition)
     assert (answer["error_code"], answer["base_offset"]) == (error_codes.NONE, end)

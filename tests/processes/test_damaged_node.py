@@ -64,7 +64,7 @@ def start_and_check(data: Path, named: list[str]) -> None:
             assert read_values(client, TOPIC, 0) == [value_of(at) for at in range(RECORDS)]
             assert client.produce(TOPIC, batch_now(b"new"))["base_offset"] == RECORDS
         for name in named:
-            wait_until(lambda name=name: name in broker.log, f"a line about {name}", 5.0)
+            wait_until(lambda name=name: name in broker.log, f"a line about {name}")
         assert "Traceback" not in broker.log
         assert broker.stop() == 0
 

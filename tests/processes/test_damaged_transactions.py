@@ -65,7 +65,7 @@ def test_ids_beside_a_damaged_record_go_on(data: Path, is_clean: bool) -> None:
         assert {row["error_code"] for row in found.values()} == {error_codes.NONE}
         assert [found[name]["producer_epoch"] for name in NAMES] == [1, 0, 1]
         assert len({row["producer_id"] for row in found.values()}) == 3
-        wait_until(lambda: f"__transaction_state-{PARTITION}" in broker.log, "its line", 5.0)
+        wait_until(lambda: f"__transaction_state-{PARTITION}" in broker.log, "its line")
 
 
 def test_a_torn_end_is_cut(data: Path) -> None:
