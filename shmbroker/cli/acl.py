@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from typing import Any
 
@@ -139,6 +139,18 @@ def _check_host(text: str) -> None:
         ) from None
 
 
+def _check_operations(type_: int, operations: Iterable[str]) -> None:
+    """Refuse what nobody asks for of such a resource, as kafka-acls does: the ACL would do nothing,
+    and whoever adds it means something else."""
+    fitting = [name for name, number in OPERATIONS.items() if number in numbers.OPERATIONS[type_]]
+    for operation in operations:
+        if operation not in ("all", *fitting):
+            kind = _name(TYPES, type_)
+            raise click.UsageError(
+                f"{operation} is no operation of a {kind}, which has: all, {', '.join(fitting)}."
+            )
+
+
 def _check_principal(text: str) -> None:
     if ":" not in text:
         raise click.UsageError(f"A principal is TYPE:NAME, such as User:alice; not {text}.")
@@ -209,6 +221,8 @@ def add(
     for principal in (*allowed, *denied):
         _check_principal(principal)
     _check_host(host)
+    for type_, _ in resources:
+        _check_operations(type_, operations)
     creations = [
         {
             "resource_type": type_,

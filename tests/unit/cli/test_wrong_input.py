@@ -85,6 +85,8 @@ def test_ingest_without_pyarrow_says_what_to_install(monkeypatch: pytest.MonkeyP
         (["user", "add", ""], "A user has a name: it is empty"),
         ([*ALLOW, "--topic", ""], "A resource has a name"),
         ([*ALLOW, "--topic", "t", "--host", "db.example.org"], "--host takes an address"),
+        ([*ALLOW, "--operation", "write", "--topic", "t", "--group", "g"], "write is no operation"),
+        ([*ALLOW, "--transactional-id", "t"], "which has: all, write, describe, two-phase-commit"),
     ],
 )
 def test_what_can_not_be_meant_is_wrong_usage(words: list[str], said: str) -> None:
