@@ -25,6 +25,7 @@ from shmbroker.metadata.image_records import image_records
 from shmbroker.metadata.log_reader import MetadataLogReader, snapshot_ids, snapshot_name
 from shmbroker.settings.broker_config import BrokerConfig
 from tests.support.damaged_directory import Damage, empty, fill, flip, flip_last, halve, zero
+from tests.support.descriptors import open_below
 from tests.support.metadata_log import read_all
 
 METADATA = "__cluster_metadata-0"
@@ -85,11 +86,11 @@ def test_a_snapshot_that_finds_no_room_leaves_nothing_behind(tmp_path: Path) -> 
         yield b"some"
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    files, descriptors = sorted(os.listdir(log.directory)), os.listdir("/proc/self/fd")
+    files, held = sorted(os.listdir(log.directory)), open_below(log.directory)
     with pytest.raises(DiskFullFault):
         log.add_snapshot(SnapshotId(1, 1), content())
     assert sorted(os.listdir(log.directory)) == files
-    assert len(os.listdir("/proc/self/fd")) == len(descriptors)
+    assert open_below(log.directory) == held
 
 
 def test_a_piece_of_a_snapshot_that_is_taken_in_parts_is_written_whole(

@@ -3,7 +3,6 @@
 import itertools
 import os
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -13,6 +12,7 @@ from shmbroker.log import closing
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.records.batch import encode_batch
+from tests.support.descriptors import open_below
 
 MANY = closing.LOTS_MAX + 8
 AT_ONCE = 4
@@ -30,12 +30,6 @@ def logs(tmp_path):
         log.append(memoryview(encode_batch([(1000, b"k", bytes(100), [])])), 0, 1000, 0, 0)
         made.append(log)
     return made
-
-
-def open_below(directory):
-    """The open files beside and in a log's directory."""
-    links = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
-    return [link for link in links if link.startswith(os.path.dirname(directory))]
 
 
 def assert_closed(logs):
@@ -131,7 +125,7 @@ def test_after_a_fault_nobody_syncs_any_more(logs, monkeypatch):
         signs.attach(None, None)
     for log in logs:
         log.let_go()
-    assert not open_below(logs[0].directory)
+    assert not open_below(os.path.dirname(logs[0].directory))
 
 
 def test_descriptor_that_can_not_be_closed_is_a_fault_that_ends_no_thread(logs, monkeypatch):

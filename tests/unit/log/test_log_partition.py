@@ -1,7 +1,6 @@
 """A partition's log: appending, reading, rolling, cutting, flushing, on a full or bad disk."""
 
 import errno
-import gc
 import itertools
 import os
 import resource
@@ -25,6 +24,7 @@ from shmbroker.log.truncation import truncate_fully, truncate_to
 from shmbroker.records.batch import check_batch, encode_batch, iterate_batches, iterate_records
 from shmbroker.records.stamping import stamped
 from shmbroker.wire.error_codes import NONE
+from tests.support.descriptors import open_below
 
 
 def batch_of(size=100, count=1, timestamp=1000, **how):
@@ -675,12 +675,12 @@ def test_what_a_refused_flush_was_to_cover_the_next_one_covers(opened, monkeypat
             raise OSError(24, "Too many open files")
         return real(path, flags, *arguments, **options)
 
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_below(log.directory)
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refuse)
         with pytest.raises(StorageFault):
             flush_targets(log)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_below(log.directory) == before
     due = {f"{0:020d}.log", f"{2:020d}.log", "leader-epoch-checkpoint", "t-0"}
     assert due <= set(begin_flush(log)[0])
     assert not due & set(begin_flush(log)[0]) - {f"{2:020d}.log"}
@@ -728,13 +728,12 @@ def test_a_flush_that_began_before_a_cut_says_nothing_of_what_came_behind_it(ope
 
 
 def test_parked_log_holds_nothing_and_goes_on(opened):
-    gc.collect()  # what other tests have left is not to be closed in between
-    before = len(os.listdir("/proc/self/fd"))
     log = opened()
     fill(log, 50)
     log.read(0, 100, 10)
+    assert open_below(log.directory)
     log.park()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_below(log.directory) == []
     assert os.path.getsize(log.active.path) == log.active.size
     fill(log, 50)
     assert log.log_end_offset == 100
@@ -774,11 +773,11 @@ def test_open_files_are_bounded(opened):
     descriptors = Descriptors(4)
     log = opened({"segment.bytes": "500"}, descriptors=descriptors)
     fill(log, 60)
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(open_below(log.directory))
     for offset in range(60):
         segment, position, _ = log.read(offset, 100, 60)
         assert segment.read_bytes(position, 8) == offset.to_bytes(8, "big")
-    assert len(os.listdir("/proc/self/fd")) <= before + 4
+    assert len(open_below(log.directory)) <= before + 4
     descriptors.close_all()
 
 

@@ -1,7 +1,6 @@
 """Regions: allocated, nameless, inherited, refused when there is no room."""
 
 import errno
-import gc
 import os
 import socket
 
@@ -11,6 +10,7 @@ import pytest
 from shmbroker.errors import ConfigFault
 from shmbroker.shm import region as region_module
 from shmbroker.shm.region import SHM_DIRECTORY, Region, require_room, sweep
+from tests.support.descriptors import open_below
 
 PREFIX = f"shmbroker-test-{os.getpid()}-"
 
@@ -57,11 +57,9 @@ def test_attach_with_more_bytes_than_there_are_is_refused():
 
 
 def test_a_region_larger_than_the_file_system_is_refused_with_the_fix():
-    gc.collect()  # what other tests have left is not to be closed in between
-    descriptors = os.listdir("/proc/self/fd")
     with pytest.raises(ConfigFault, match=r"/dev/shm has .* MiB free .*--shm-size"):
         Region.create(PREFIX + "e", 1 << 50)
-    assert len(os.listdir("/proc/self/fd")) == len(descriptors)
+    assert open_below(f"{SHM_DIRECTORY}/{PREFIX}e") == []
     assert not [name for name in os.listdir(SHM_DIRECTORY) if name.startswith(PREFIX)]
 
 
