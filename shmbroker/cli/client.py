@@ -19,15 +19,16 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import click
 
-from shmbroker import clock
 from shmbroker.cli.outcome import CommandFault, say, sentence
 from shmbroker.client import profiles
 from shmbroker.client.addresses import UNIX, Addresses, is_unix, parse_unix
-from shmbroker.client.retries import rests
+from shmbroker.client.faults import ClusterFault, LaterFault
+from shmbroker.client.retries import patiently
 from shmbroker.client.secrets import SENSITIVE, reference_of
 from shmbroker.client.security import OAUTHBEARER, OPEN, SETTINGS, Security, Value, security_of
 from shmbroker.settings.setting import OWN_PREFIX
@@ -381,24 +382,26 @@ _MOVING = ("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COO
 some of them to its caller."""
 
 
-def settled(ask: Callable[[], Pending]) -> Pending:
+def settled(ask: Callable[[], Pending], first: Pending | None = None) -> Pending:
     """The admin call that `ask` makes of a coordinator, made again for a while where that is not
-    ready; an answer that ends the tries is in it."""
+    ready; an answer that ends the tries is in it. first: one that is on its way already."""
     from confluent_kafka import KafkaException
 
-    until = clock.monotonic() + CHANGE_S
-    for rest_s in rests():
-        future = ask()
+    made = [ask() if first is None else first]
+
+    def once() -> None:
+        future = made[-1]
         try:
             future.result(CHANGE_S + ASK_S)
         except KafkaException as refusal:
-            if refusal.args[0].name() in _MOVING and clock.monotonic() + rest_s <= until:
-                clock.sleep(rest_s)
-                continue
+            if refusal.args[0].name() in _MOVING:
+                raise LaterFault(sentence(refusal.args[0])) from None
         except TimeoutError:
             pass
-        return future
-    raise AssertionError("rests never end")
+
+    with suppress(ClusterFault):
+        patiently(once, CHANGE_S, before_retry=lambda: made.append(ask()))
+    return made[-1]
 
 
 def is_pattern(word: str) -> bool:

@@ -14,6 +14,7 @@ import click
 from shmbroker import clock
 from shmbroker.cli.client import (
     CHANGE_S,
+    Pending,
     TargetCluster,
     cluster_options,
     json_option,
@@ -172,13 +173,17 @@ def delete(cluster: TargetCluster, groups: tuple[str, ...]) -> None:
     """
     admin = cluster.admin()
     names = names_of(admin, cluster, groups)
-    for name in names:
-        _delete(admin, name)
+    asked = admin.delete_consumer_groups(names, request_timeout=CHANGE_S)
+    for name, future in asked.items():
+        _wait_for_deletion(admin, name, future)
 
 
-def _delete(admin: AdminClient, name: str) -> None:
-    future = settled(lambda: admin.delete_consumer_groups([name], request_timeout=CHANGE_S)[name])
-    waited(future, f"group {name} was not deleted")
+def _wait_for_deletion(admin: AdminClient, name: str, asked: Pending) -> None:
+    def again() -> Pending:
+        future: Pending = admin.delete_consumer_groups([name], request_timeout=CHANGE_S)[name]
+        return future
+
+    waited(settled(again, asked), f"group {name} was not deleted")
 
 
 @command.command("delete-offsets")
