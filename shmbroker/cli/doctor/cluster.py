@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from shmbroker.cli.disks import is_nearly_full
@@ -17,12 +17,27 @@ OFFSETS_BYTES_MOST = 1 << 30
 NEW_CERTIFICATE = "put a new one into the file of ssl.keystore.location: it is taken within seconds"
 
 
-def _report(facts: Facts) -> Mapping[str, Any] | None:
+Report = Mapping[str, Any]
+"""What `shmbroker status --json` tells."""
+
+
+def _report(facts: Facts) -> Report | None:
     return facts.cluster.report or None
 
 
 def _nobody(facts: Facts) -> Result:
     return unknown(f"{facts.cluster.address} was not asked")
+
+
+def _told(look: Callable[[Report], Result]) -> Callable[[Facts], Result]:
+    """A check of the facts that looks at the report alone; where there is none, nobody was
+    asked."""
+
+    def check(facts: Facts) -> Result:
+        report = _report(facts)
+        return _nobody(facts) if report is None else look(report)
+
+    return check
 
 
 def reachable(facts: Facts) -> Result:
@@ -79,10 +94,8 @@ def controllers(facts: Facts) -> Result:
     return ok(f"{quorum['leader']} is active")
 
 
-def offline(facts: Facts) -> Result:
-    report = _report(facts)
-    if report is None:
-        return _nobody(facts)
+@_told
+def offline(report: Report) -> Result:
     if report["offline"]:
         return fault(
             f"partitions without a leader: {named(report['offline'])}",
@@ -91,10 +104,8 @@ def offline(facts: Facts) -> Result:
     return ok("each partition has a leader")
 
 
-def under_replicated(facts: Facts) -> Result:
-    report = _report(facts)
-    if report is None:
-        return _nobody(facts)
+@_told
+def under_replicated(report: Report) -> Result:
     if report["under_replicated"]:
         return warning(
             f"partitions that lack a replica in sync: {named(report['under_replicated'])}",
@@ -115,10 +126,8 @@ def fenced(facts: Facts) -> Result:
     return ok("none is fenced")
 
 
-def brokers_there(facts: Facts) -> Result:
-    report = _report(facts)
-    if report is None:
-        return _nobody(facts)
+@_told
+def brokers_there(report: Report) -> Result:
     known = {row["id"] for row in report["brokers"]} | set(report["fenced_brokers"] or ())
     gone = sorted(set(report["replica_holders"]) - known)
     if gone:
@@ -165,10 +174,8 @@ def _directories(facts: Facts) -> list[Mapping[str, Any]] | None:
     return [each for row in report["brokers"] for each in row["log_dirs"] or ()]
 
 
-def lag(facts: Facts) -> Result:
-    report = _report(facts)
-    if report is None:
-        return _nobody(facts)
+@_told
+def lag(report: Report) -> Result:
     late = [
         f"{row['group']} ({row['lag']})" for row in report["groups"] if (row["lag"] or 0) > LAG_MOST
     ]
@@ -177,10 +184,8 @@ def lag(facts: Facts) -> Result:
     return ok("no group is a million records behind")
 
 
-def idle_groups(facts: Facts) -> Result:
-    report = _report(facts)
-    if report is None:
-        return _nobody(facts)
+@_told
+def idle_groups(report: Report) -> Result:
     idle = [row["group"] for row in report["groups"] if row["state"] == "empty" and row["lag"]]
     if idle:
         return note(
