@@ -3,7 +3,6 @@ the disk does not let go is tried again."""
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +23,7 @@ from shmbroker.records.batch import encode_batch
 from shmbroker.replica.partition import Partition
 from shmbroker.settings.layers import effective_topic_configs
 from shmbroker.shm.positions import PositionTable, table_bytes
+from tests.support.descriptors import open_below
 from tests.support.family_memory import VirtualClock
 
 NOW_MS = 1_000_000
@@ -130,11 +130,7 @@ def test_an_unlinked_file_is_open_no_more(store: PartitionStore) -> None:
 
 
 def open_files(partition: Partition) -> set[str]:
-    found = set()
-    for each in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):
-            found.add(os.readlink(each).split(".log")[0])
-    return {name for name in found if name.startswith(partition.log.directory)}
+    return {name.split(".log")[0] for name in open_below(partition.log.directory)}
 
 
 # --- files of which only their size and times count ---
