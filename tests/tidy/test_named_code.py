@@ -1,16 +1,11 @@
 """Names of code: one name means one class, and what docstrings name is there."""
 
 import ast
+import functools
 import re
 
 from tests.tidy.sources import docstrings, modules, name_of, tree_of
 
-CLASSES = [
-    node
-    for path in modules("shmbroker")
-    for node in ast.walk(tree_of(path))
-    if isinstance(node, ast.ClassDef)
-]
 FAULT = re.compile(r"\b[A-Z]\w*Fault\b")
 MEMBER = re.compile(r"(?<!Kafka's )`([A-Z]\w+)\.([a-z_0-9]+)\b")
 """`Class.member`; names with humps are Kafka's."""
@@ -31,11 +26,18 @@ TWICE = {
 """Names that several classes have, and why."""
 
 
+@functools.cache
+def classes() -> list[ast.ClassDef]:
+    """Every class of the package, inner ones, too."""
+    nodes = (node for path in modules("shmbroker") for node in ast.walk(tree_of(path)))
+    return [node for node in nodes if isinstance(node, ast.ClassDef)]
+
+
 def members() -> dict[str, set[str]]:
     """What each class of the package has, or takes from one that it stands on."""
     own: dict[str, set[str]] = {}
     bases: dict[str, set[str]] = {}
-    for each in CLASSES:
+    for each in classes():
         found = own.setdefault(each.name, set())
         bases.setdefault(each.name, set()).update(map(ast.unparse, each.bases))
         for node in ast.walk(each):
@@ -63,7 +65,7 @@ def test_a_name_means_one_class() -> None:
 
 
 def test_faults_that_docstrings_name_exist() -> None:
-    faults = {each.name for each in CLASSES}
+    faults = {each.name for each in classes()}
     found = [(at, name) for at, text in docstrings() for name in FAULT.findall(text)]
     assert len(found) > 100
     assert [row for row in found if row[1] not in faults] == []
