@@ -318,10 +318,13 @@ class Broker:
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 
     def may_wait(self) -> bool:
-        """Whether no sibling is kept waiting by a turn that comes a little later: none has sent
-        something, none follows what was appended."""
+        """Whether nobody is kept waiting by a turn that comes a little later: no sibling has sent
+        something, and nobody follows, or waits for, what was appended."""
+        watched, appended = self.purgatory.watched, self.acks.appended
+        if watched and any(each.key in watched for each in appended):
+            return False
         return self.replication.is_alone or not (
-            self.has_entries() or any(each.followed_rows for each in self.acks.appended)
+            self.has_entries() or any(each.followed_rows for each in appended)
         )
 
     def turn(self) -> float:

@@ -281,10 +281,7 @@ class Reader:
         """
         peer, partitions = read.peer, read.partitions
         bytes_of = self.bytes_of
-        self.served += 1
-        if read.began_ms:
-            self.waits.add((self.steady_ms() - read.began_ms) * 1000)
-        self.waiting.pop((peer.slot, read.token), None)
+        self.note_answered(read)
         parts: list[bytes] = []
         add = parts.append
         inline: list[bytes] = []
@@ -362,6 +359,13 @@ class Reader:
         refusal = ReadRefusal(self.lookup.refused(partition, fault), partition)
         results[next(at for at, one in enumerate(results) if one is result)] = refusal
         return _pack_refusal(which, *refusal)
+
+    def note_answered(self, read: DelayedRead) -> None:
+        """Count a read that is answered, and forget it."""
+        self.served += 1
+        if read.began_ms:
+            self.waits.add((self.steady_ms() - read.began_ms) * 1000)
+        self.waiting.pop((read.peer.slot, read.token), None)
 
     def count(self, partition: Partition, reads: int, bytes_: int) -> None:
         """Count reads of a partition that were answered elsewhere, and their bytes."""

@@ -110,8 +110,6 @@ class EventLoop:
         self.cold: list[Connection] = []
         self.scratch = bytearray(SCRATCH_BYTES)
         self.scratch_view = memoryview(self.scratch)
-        self.straight: Callable[[Connection], bool] | None = None
-        """What is asked first where a connection can be read: see `guests.straight`."""
         self.is_peeked = False
         """What `take_frames` is given still lies in the kernel."""
 
@@ -151,8 +149,6 @@ class EventLoop:
             connection.has_left = True
             set_interest(self.poller, connection)
             self._end_muted(connection)
-            return
-        if self.straight is not None and self.straight(connection):
             return
         filled = connection.filled
         buffer = connection.buffer

@@ -83,7 +83,7 @@ from shmbroker.wire.frame import parse_request_header
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.fetch_answer import Answer
@@ -91,6 +91,9 @@ if TYPE_CHECKING:
     from shmbroker.gateway.ports import RequestContext
     from shmbroker.ipc.peer import Peer
     from shmbroker.metadata.image import MetadataImage, TopicImage
+
+    ReadHere = Callable[[Connection, KnownFetch, Peer, int, int, int], bool]
+    """Takes a Fetch of known bytes, or gives False: its offset, version, correlation id."""
 
 API_KEY, NAME, VERSION_MIN, VERSION_MAX, VERSION_MIN_ADVERTISED = FETCH
 
@@ -134,6 +137,8 @@ class FetchApi:
             gateway, range(SESSION_IDS + mine.start, SESSION_IDS + mine.stop)
         )
         self.ahead = FetchAhead(gateway)
+        self.read_here: ReadHere | None = None
+        """What is asked first about a Fetch of known bytes: see `guests.straight_reads`."""
 
     def submit(
         self,
@@ -233,6 +238,11 @@ class FetchApi:
         version: int,
         correlation_id: int,
     ) -> bool:
+        read_here = self.read_here
+        if read_here is not None and read_here(
+            connection, known, peer, offset, version, correlation_id
+        ):
+            return True
         if connection.ahead is not None and self.ahead.has_answered(
             connection, known, peer, offset, version, correlation_id
         ):

@@ -91,8 +91,8 @@ class KnownFetch(TopicMeaning):
     """What the bytes around correlation id and offset mean; of one topic, as it was then."""
 
     __slots__ = ("after", "answer_end", "answer_head", "answer_middle", "before", "client_id",
-                 "head", "head_ahead", "index", "is_large", "isolation", "name",
-                 "topic_id")  # fmt: skip
+                 "head", "head_ahead", "index", "is_large", "isolation", "max_bytes", "max_wait_ms",
+                 "min_bytes", "name", "row", "topic_id")  # fmt: skip
     after: bytes
     answer_end: bytes
     """What an answer has behind the records."""
@@ -110,8 +110,25 @@ class KnownFetch(TopicMeaning):
     is_large: bool
     """The last answer was a slice that is sent from its file: more such requests will come."""
     isolation: int
+    max_bytes: int
+    max_wait_ms: int
+    min_bytes: int
     name: str
+    row: tuple[bytes, int, int, int]
+    """Its READ_PARTITION up to the offset."""
     topic_id: bytes
+
+    def request(self, connection: Connection, version: int, correlation_id: int) -> FetchRequest:
+        """One more such request."""
+        request = FetchRequest(connection, API_KEY, version, correlation_id)
+        request.client_id = self.client_id
+        request.isolation = self.isolation
+        request.known = self
+        request.session = request.wanted = None
+        answer = new_answer(self.index)
+        request.asked = [answer]
+        request.topics = [(self.name, self.topic_id, request.asked)]
+        return request
 
     def try_send(
         self,
@@ -132,14 +149,7 @@ class KnownFetch(TopicMeaning):
         if not peer.try_send(READ, read):
             return False
         gateway.token = token
-        request = FetchRequest(connection, API_KEY, version, correlation_id)
-        request.client_id = self.client_id
-        request.isolation = self.isolation
-        request.known = self
-        request.session = request.wanted = None
-        answer = new_answer(self.index)
-        request.asked = [answer]
-        request.topics = [(self.name, self.topic_id, request.asked)]
+        request = self.request(connection, version, correlation_id)
         request.token = token
         request.peer = peer
         gateway.pending[token] = request
@@ -171,9 +181,15 @@ class KnownFetch(TopicMeaning):
             return True
         self.is_large = False
         start = at + READ_SLICE.size + position
-        head = self._answer_head(request, numbers, length)
-        request.response = [b"".join((head, data[start : start + length], self.answer_end))]
+        request.response = [self.answer_of_bytes(request, numbers, data[start : start + length])]
         return True
+
+    def answer_of_bytes(
+        self, request: FetchRequest, numbers: tuple[int, int, int], records: bytes | memoryview
+    ) -> bytes:
+        """An answer with few records, in one piece. numbers: see `answer_of_slice`."""
+        head = self._answer_head(request, numbers, len(records))
+        return b"".join((head, records, self.answer_end))
 
     def answer_of_slice(
         self,
@@ -243,6 +259,9 @@ def meaning_of(
     known = KnownFetch()
     known.client_id = request.client_id
     known.isolation = limits.isolation
+    known.max_bytes = limits.max_bytes
+    known.max_wait_ms = limits.max_wait_ms
+    known.min_bytes = limits.min_bytes
     known.image = gateway.image
     known.topic_image = image
     known.name = name
@@ -254,6 +273,7 @@ def meaning_of(
     key = partition_key(image.topic_id, index)
     entry = READ_PARTITION.pack(key, max_bytes, epoch, last_fetched_epoch, offset, -1, -1)
     known.before, known.after = entry[:32], entry[40:]
+    known.row = key, max_bytes, epoch, last_fetched_epoch
     is_flexible = version >= FLEXIBLE_FROM
     known.answer_head = b"".join(
         (

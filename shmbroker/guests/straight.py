@@ -1,7 +1,7 @@
 """What a guest asks for on a straight way, without the rings between its gateway and the broker.
 
-Small Produces go from its socket into the segment, and their answers back, in one call of a
-compiled kernel for all guests that can be read (`kernels/straight.c`). Requests for offsets that
+Produces go from its socket into the segment, and their answers back, in one call of a compiled
+kernel for all guests that can be read (`kernels/straight.c`). Requests for offsets that
 came before are answered as `groups.known_requests` remembers them.
 
    events ──► StraightWay.take ──► serve_ready: recv, known bytes, append or answer, send
@@ -11,8 +11,10 @@ came before are answered as `groups.known_requests` remembers them.
 Rules of this file:
 * A Produce goes this way where `ProduceApi.submit`, `AppendRuns.take_plain` and
   `ProduceApi.on_appended` would do the same, and only for this: frames that repeat the bytes of one
-  before them, of a connection of which nothing else is under way, for a partition for which nobody
-  waits. All else goes the usual way, with the bytes that were read.
+  before them, of a connection of which nothing else is under way. All else goes the usual way, with
+  the bytes that were read.
+* Who waits for the records of a partition is told of small batches before their acks go out: these
+  go the usual way, too.
 * A client that got offsets by their known bytes is read as one that asks for them again.
 * Nothing goes this way on an older image than that of the family.
 * The log is here: the gateway and the broker of this process have one thread.
@@ -21,7 +23,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-from shmbroker.gateway.event_loop import TAIL_BYTES_MAX
 from shmbroker.gateway.poller import EPOLLIN
 from shmbroker.kernels import native
 from shmbroker.shm.counters import METADATA_END_OFFSET_WORD
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
     from shmbroker.gateway.produce_known import FastProduce
 
 SIZE_BYTES = 4
+FILLED_MAX = 64 << 10
+"""The most bytes of a frame that are copied in front of what comes next."""
 
-serve_plain = None if native is None else native.serve_plain
 serve_ready = None if native is None else native.serve_ready
 
 
@@ -79,7 +81,8 @@ class StraightWay:
                 or connection.is_held
                 or connection.inflight
                 or connection.out
-                or connection.filled
+                or connection.filled > FILLED_MAX
+                or connection.large_bytes
                 or connection.unanswered
                 or connection.throttle is not None
             ):
@@ -100,13 +103,18 @@ class StraightWay:
                     good = fast
                 if row is None or row[1] is not fast.straight:
                     row = connection.straight_row = self._guests.row_of(connection, fast.straight)
-            ready.append(connection)
-            rows.append(row)
+            if filled := connection.filled:
+                loop.scratch[:filled] = connection.view[:filled]
+                self._serve_all([connection], [row], filled)
+            else:
+                ready.append(connection)
+                rows.append(row)
         if rows:
-            self._serve_all(ready, rows)
+            self._serve_all(ready, rows, 0)
         return others
 
-    def _serve_all(self, ready: list[Connection], rows: list[StraightRow]) -> None:
+    def _serve_all(self, ready: list[Connection], rows: list[StraightRow], filled: int) -> None:
+        """Serve these; of the first, so many bytes are in the scratch buffer already."""
         broker, loop, guests = self._broker, self._loop, self._guests
         self._ready = ready
         appender, traffic = broker.appender, loop.traffic
@@ -114,10 +122,10 @@ class StraightWay:
         now, first, count = self._monotonic(), 0, len(rows)
         while first < count:
             (
-                reached, end, at, batches, size, commits, fetches, received, sent, unsent,
+                reached, end, at, batches, size, commits, fetches, received, sent, unsent, large,
             ) = serve_ready(  # type: ignore[misc]
-                rows, first, loop.scratch, broker.partitions, appender.appended, broker.now_ms(),
-                self._meaning_of, broker.executor.known,
+                rows, first, loop.scratch, filled, broker.partitions, appender.appended,
+                broker.now_ms(), self._meaning_of, broker.executor.known, broker.purgatory.watched,
             )  # fmt: skip
             traffic.received_bytes += received
             traffic.sent_bytes += sent
@@ -139,6 +147,11 @@ class StraightWay:
                     loop.flush(connection)
             for which in range(first, reached):
                 ready[which].last_active = now
+            if filled and reached:
+                ready[0].filled = filled = 0
+                loop.buffers.give(ready[0])
+            for which in large:
+                self._note_large(ready[which], now)
             self.served += reached - first
             if reached < count:
                 self._read_usually(ready[reached], at, end)
@@ -159,97 +172,31 @@ class StraightWay:
             return
         connection.last_active = self._gateway.now()
         connection.asked_offsets_at = 0.0
-        self._take_rest(connection, at, end)
-
-    def __call__(self, connection: Connection) -> bool:
-        """Whether it was read, behind a part of a frame that came before, and what came of it is
-        done; False: nothing was read."""
-        fast, filled = connection.fast_produce, connection.filled
-        if (
-            fast is None
-            or connection.inflight
-            or connection.out
-            or connection.unanswered
-            or not 0 < filled <= TAIL_BYTES_MAX
-            or connection.throttle is not None
-            or not self._may_append(fast)
-        ):
-            return False
-        loop = self._loop
-        loop.scratch[:filled] = connection.view[:filled]
-        self._broker.look_at_clocks()
-        self._guests.mark(connection)
-        try:
-            end, at = self._serve(connection, fast, filled, -1)
-        except BlockingIOError:
-            return True
-        except OSError as fault:
-            loop.on_broken(connection, fault)
-            return True
-        if not loop.has_received(connection, end - filled):
-            return True
         connection.filled = 0
-        if at == end and not connection.out:
-            if connection.buffer is not None:
-                loop.buffers.give(connection)
-            self._guests.on_answered(connection)
-            self.served += 1
-            return True
-        self._go_on(connection, at, end)
-        return True
-
-    def _go_on(self, connection: Connection, at: int, end: int) -> None:
-        """Frames of other known bytes in scratch[at:end], up to the first of none."""
-        loop = self._loop
-        while at < end and not connection.out:
-            fast = self._recall(connection, loop.scratch, at + SIZE_BYTES)
-            if fast is None or not self._may_append(fast):
-                break
-            before = at
-            end, at = self._serve(connection, fast, at, end)
-            if at == before:
-                break
+        if connection.out:
+            self._loop.flush(connection)
         self._take_rest(connection, at, end)
 
     def _take_rest(self, connection: Connection, at: int, end: int) -> None:
-        """Send what is left of the answers, and have scratch[at:end] go the usual way."""
-        loop = self._loop
-        if connection.out:
-            loop.flush(connection)
+        """Have scratch[at:end] go the usual way."""
         if connection.is_closed:
             return
-        loop.take_frames(connection, loop.scratch, at, end)
+        self._loop.take_frames(connection, self._loop.scratch, at, end)
         if connection.inflight or connection.is_held:
             self._guests.note_usual(connection)
 
-    def _serve(
-        self, connection: Connection, fast: FastProduce, start: int, end: int
-    ) -> tuple[int, int]:
-        """The frames of these bytes that come next: how much of the scratch buffer is filled, and
-        where the first begins that is something else."""
-        appender, traffic = self._broker.appender, connection.traffic
-        end, at, batches, size, sent, left = serve_plain(  # type: ignore[misc]
-            connection.fd, self._loop.scratch, start, end, fast.straight, self._broker.partitions,
-            appender.appended, self._broker.now_ms(),
-        )  # fmt: skip
-        if batches:
-            appender.batches_in += batches
-            appender.bytes_in += size
-            traffic.sent_bytes += sent
-            now = self._gateway.now()
-            connection.answered.append((PRODUCE, now, PRODUCE, now, batches, traffic.monotonic()))
-            if left:
-                connection.out.append(left)
-        return end, at
+    def _note_large(self, connection: Connection, now: float) -> None:
+        """Count what it has sent as usual: it goes home when this process has too little rest."""
+        connection.asked_large_at = now
+        self._guests.note_usual(connection)
 
     def _may_append(self, fast: FastProduce) -> bool:
-        """Whether what the bytes meant holds, and nobody is told of an append before its ack."""
+        """Whether what the bytes meant holds."""
         gateway, broker = self._gateway, self._broker
         return (
             fast.straight is not None
             and is_current(gateway, broker)
             and (fast.image is gateway.image or fast.holds(gateway.image))
-            and fast.partition_key not in broker.purgatory.watched
             and not broker.appender.is_disk_low
             and not gateway.loop.memory.is_short
         )

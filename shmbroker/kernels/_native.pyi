@@ -5,7 +5,7 @@ them. A buffer too small for what the numbers say, or bytes that are no valid ba
 frame, raise ValueError in one sentence; nothing outside of a buffer is ever touched.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from typing import TypeAlias
 
 from typing_extensions import Buffer
@@ -302,51 +302,34 @@ def append_plain(
     ring is broken; what came before was appended.
     """
 
-def serve_plain(
-    descriptor: int,
-    buffer: Buffer,
-    start: int,
-    end: int,
-    meaning: Meaning,
-    partitions: dict[bytes, object],
-    appended: set[object],
-    now_ms: int,
-    /,
-) -> tuple[int, int, int, int, int, bytes]:
-    """Take the Produce frames in buffer[start:end] that are of known bytes and whose batches
-    `append_plain` would append, up to the first that is something else: append them and send their
-    answers to a socket. (end, where that first one begins, batches, their bytes, bytes sent, bytes
-    that the socket did not take).
-
-    end: -1: buffer[start:] is filled from the socket before, behind what was read already, and
-    `end` of the result says how far; as far as before is the client's end. meaning:
-    `gateway.produce_known.FastProduce.straight`. BlockingIOError: there was nothing to be read.
-    OSError: the connection is broken.
-    """
-
 def serve_ready(
     rows: list[tuple[int, Meaning | None, Buffer, int]],
     first: int,
     buffer: Buffer,
+    filled: int,
     partitions: dict[bytes, object],
     appended: set[object],
     now_ms: int,
     recall: Callable[[int, int], Meaning | None],
     answer_offsets: Callable[[int, int, bytes], bytes | None],
+    watched: Mapping[Hashable, object],
     /,
-) -> tuple[int, int, int, int, int, int, int, int, int, list[tuple[int, bytes]]]:
-    """Read sockets, and answer what is read as `serve_plain` does, from row `first` on up to the
-    first of which something else came: (which row that is, how much was read of it, where in buffer
-    that begins, batches, their bytes, commits, fetches, bytes received, bytes sent, [(row, bytes
-    that its socket did not take)]).
+) -> tuple[int, int, int, int, int, int, int, int, int, list[tuple[int, bytes]], list[int]]:
+    """Read sockets into `buffer`, and answer what is read, from row `first` on up to the first of
+    which something else came: (which row that is, how much there is of it, where in `buffer` that
+    begins, batches, their bytes, commits, fetches, bytes received, bytes sent, [(row, bytes that
+    its socket did not take)], rows with large batches).
 
-    rows: (descriptor, meaning, marks, which) each: marks[which], an int64, is 1 from before it is
-    read until all is answered. Where other bytes than those of its meaning come, `recall(row, where
-    in buffer)` gives what they mean, or None where that is something else. Without a meaning it
-    asks for offsets: `answer_offsets(api key, version, body)` gives the body of the answer, or None
-    where that is something else; versions are those with tags. As many as there are rows: all were
-    served. -1 read: there was nothing, or it has ended or is broken. What comes is read into
-    `buffer`.
+    Answered are Produce frames of known bytes whose batches `append_plain` would append, and
+    requests for offsets. rows: (descriptor, meaning, marks, which) each: marks[which], an int64, is
+    1 from before it is read until all is answered. filled: bytes of the first row that were read
+    before. meaning: `gateway.produce_known.FastProduce.straight`. Where other bytes than those of
+    its meaning come, `recall(row, where in buffer)` gives what they mean, or None where that is
+    something else. Without a meaning it asks for offsets: `answer_offsets(api key, version, body)`
+    gives the body of the answer, or None where that is something else; versions are those with
+    tags. watched: the keys of partitions for whose records somebody waits: small batches of these
+    are something else. As many as there are rows: all were served. -1 of it: there was nothing to
+    be read, or it has ended or is broken.
     """
 
 def append_rows(

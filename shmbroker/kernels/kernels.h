@@ -7,8 +7,8 @@
  *   lz4.c      lz4_decompress: one frame
  *   encode.c   murmur2, encode, scatter: Arrow columns to records
  *   appends.c  Produce requests of several batches: found, put on a ring, answered
- *   plain.c    small batches from a ring into their segments
- *   straight.c small Produces of a socket, appended and answered
+ *   plain.c    batches from a ring into their segments
+ *   straight.c Produces of a socket, appended and answered
  *   look.c     at rings, until something has come
  *   compact.c  keys of records, the map from them to offsets, batches again of what stays
  *
@@ -79,7 +79,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define BUILD 14 /* and in __init__.py: up whenever a signature or a layout changes */
+#define BUILD 15 /* and in __init__.py: up whenever a signature or a layout changes */
 
 /* A record batch (magic 2), and how an APPEND_MANY and its answer name one. */
 enum {
@@ -236,14 +236,17 @@ int crc32c_init(void); /* how many methods there are, the fastest last */
 int get_buffer(PyObject *object, Py_buffer *view, int is_writable, int item, const char *name);
 PyObject *raise_flaw(const struct flaw *flaw);
 
+enum { WRITE_MIN = 32 << 10 }; /* WRITE_BYTES_MIN of `log/segment_space.py` */
+
 /* A partition, as long as entries of one follow each other. */
 struct place {
     PyObject *partition, *log, *segment, *producers;
     Py_buffer map;
     uint8_t key[KEY_BYTES];
-    int is_replicated, is_changed;
-    int64_t bytes_max, timestamp_after, epoch, end_offset, start_offset, limit, roll_after,
-        roll_offset, index_after, ready, size, newest, newest_offset, base_offset;
+    int is_replicated, is_changed, is_watched;
+    int fd; /* the file of the segment, to write; -1: it was not asked for yet */
+    int64_t bytes_max, timestamp_after, epoch, end_offset, start_offset, limit, write_limit,
+        roll_after, roll_offset, index_after, ready, size, newest, newest_offset, base_offset;
     int64_t last_offset; /* where the last batch begins */
 };
 
@@ -252,6 +255,7 @@ struct plain {
     const uint8_t *key, *batch;
     int64_t size, now_ms;
     int flags, acks;
+    PyObject *watched; /* the keys for whose small batches somebody waits: these are not plain */
     int64_t base_offset, start_offset;
 };
 /* Append it where nothing of it is to be looked at closer, and its ack waits for nobody: 1; 0:
@@ -280,7 +284,6 @@ PyObject *py_put_stored(PyObject *self, PyObject *args);
 PyObject *py_answer_appends(PyObject *self, PyObject *args);
 PyObject *py_append_plain(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *py_append_rows(PyObject *self, PyObject *args);
-PyObject *py_serve_plain(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *py_serve_ready(PyObject *self, PyObject *const *args, Py_ssize_t count);
 int plain_init(void);
 PyObject *py_map_put(PyObject *self, PyObject *args);

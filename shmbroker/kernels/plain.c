@@ -1,6 +1,6 @@
-/* The straight way of small batches into the active segments of their partitions: entries of a ring
- * in, results of another out; or the rows of an APPEND_MANY (layouts: `shm/ring_layout.py`,
- * `ipc/operation_layout.py`).
+/* The straight way of batches into the active segments of their partitions: entries of a ring in,
+ * results of another out; or the rows of an APPEND_MANY (layouts: `shm/ring_layout.py`,
+ * `ipc/operation_layout.py`). Small ones are stored in the map, large ones written.
  *
  * It does what `Appender.on_append` does where nothing is to be looked at closer, and stops before
  * the first entry where something is: that entry is then as it was, and the caller takes it. So
@@ -10,13 +10,16 @@
  * what is seldom is a call of their methods. The lock is held: a run is some microseconds.
  */
 
+#include <sys/uio.h>
+
 #include "kernels.h"
 
 enum {
     OPERATION_APPEND = 1, OPERATION_APPENDED = 17,
     ENTRY_HEAD = 8, APPEND_BYTES = 40, APPENDED_BYTES = 40,
     A_ACKS = 8, A_FLAGS = 10, A_TIMEOUT = 12, A_KEY = 16,
-    FLAG_PARTS = 1, FLAG_NO_ZSTD = 4, FLAG_TRANSACTIONAL = 8, ACKS_ALL = -1
+    FLAG_PARTS = 1, FLAG_NO_ZSTD = 4, FLAG_TRANSACTIONAL = 8, ACKS_ALL = -1,
+    TOLD_LATER_MIN = 4 << 10 /* of smaller batches, who waits for them is told before the ack */
 };
 
 enum {
@@ -25,7 +28,7 @@ enum {
     N_LOG_END, N_LOG_START, N_ROLL_AFTER, N_ROLL_OFFSET, N_LATEST_EPOCH, N_INDEX_AFTER,
     N_STORE_POSITION, N_MAP, N_SIZE, N_READY, N_NEWEST, N_NEWEST_OFFSET, N_BASE_OFFSET,
     N_SNAPSHOT_AFTER, N_INDEX, N_OPEN, N_REFUSED, N_BY_ID, N_EPOCH, N_NEXT_SEQUENCE, N_UPDATE,
-    NAMES
+    N_WRITE_LIMIT, N_WRITE_FD, NAMES
 };
 
 static const char *const words[NAMES] = {
@@ -41,9 +44,9 @@ static const char *const words[NAMES] = {
     [N_ROLL_AFTER] = "_roll_after", [N_ROLL_OFFSET] = "_roll_offset",
     [N_LATEST_EPOCH] = "_latest_epoch", [N_INDEX_AFTER] = "_index_after",
     [N_STORE_POSITION] = "_store_position", [N_SNAPSHOT_AFTER] = "_snapshot_after",
-    [N_INDEX] = "_index",
+    [N_INDEX] = "_index", [N_WRITE_LIMIT] = "_write_limit",
     /* Segment */
-    [N_MAP] = "map", [N_SIZE] = "size", [N_READY] = "ready_bytes",
+    [N_WRITE_FD] = "write_fd", [N_MAP] = "map", [N_SIZE] = "size", [N_READY] = "ready_bytes",
     [N_NEWEST] = "max_timestamp_so_far", [N_NEWEST_OFFSET] = "max_timestamp_offset",
     [N_BASE_OFFSET] = "base_offset",
     /* ProducerState, ProducerEntry */
@@ -94,12 +97,11 @@ is_true(PyObject *of, int name) {
 /* How far the active segment takes batches as they are, and from where on one is indexed. */
 static int
 look_at_limits(struct place *at) {
-    if (get_number(at->log, N_LIMIT, &at->limit) < 0 ||
-        get_number(at->log, N_INDEX_AFTER, &at->index_after) < 0)
-        return -1;
-    if (at->limit > at->ready)
-        at->limit = at->ready;
-    return 0;
+    return get_number(at->log, N_LIMIT, &at->limit) < 0 ||
+                   get_number(at->log, N_WRITE_LIMIT, &at->write_limit) < 0 ||
+                   get_number(at->log, N_INDEX_AFTER, &at->index_after) < 0
+               ? -1
+               : 0;
 }
 
 /* What was appended, into the objects; -1 with an exception. */
@@ -109,6 +111,7 @@ leave(struct place *at, PyObject *appended) {
     if (at->is_changed) {
         PyObject *store = NULL;
         failed = set_number(at->segment, N_SIZE, at->size) < 0 ||
+                 set_number(at->segment, N_READY, at->ready) < 0 ||
                  set_number(at->segment, N_NEWEST, at->newest) < 0 ||
                  set_number(at->segment, N_NEWEST_OFFSET, at->newest_offset) < 0 ||
                  set_number(at->log, N_LOG_END, at->end_offset) < 0 ||
@@ -147,6 +150,7 @@ enter(struct place *at, PyObject *partitions, const uint8_t *key) {
         return PyErr_Occurred() ? -1 : 0;
     at->partition = Py_NewRef(partition);
     memcpy(at->key, key, KEY_BYTES);
+    at->fd = at->is_watched = -1;
     int so = is_true(partition, N_IS_LEADER);
     if (so <= 0)
         return so;
@@ -196,8 +200,17 @@ enter(struct place *at, PyObject *partitions, const uint8_t *key) {
     if (so < 0)
         return -1;
     if (at->ready > at->map.len)
-        at->ready = at->map.len;
+        return 0;
     return look_at_limits(at) < 0 ? -1 : 1;
+}
+
+/* Whether the active segment takes so many bytes as it is. */
+static int
+has_room(const struct place *at, int64_t size) {
+    const int64_t end = at->size + size;
+    if (size >= WRITE_MIN)
+        return end <= at->limit || end <= at->write_limit;
+    return end <= at->limit && end <= at->ready;
 }
 
 /* Whether a batch is as `check_batch` wants it and nothing of it, but for its producer, is to be
@@ -219,8 +232,7 @@ is_plain(const struct place *at, const uint8_t *batch, int64_t size, int64_t now
            /* newest - now_ms, without an overflow */
            (newest <= now_ms ||
             (uint64_t)newest - (uint64_t)now_ms <= (uint64_t)at->timestamp_after) &&
-           newest <= at->roll_after && at->size + size <= at->limit &&
-           at->end_offset + records <= at->roll_offset &&
+           newest <= at->roll_after && has_room(at, size) && at->end_offset + records <= at->roll_offset &&
            crc32c(0, batch + AT_ATTRIBUTES, (size_t)(size - AT_ATTRIBUTES)) ==
                load_be32(batch + AT_CRC);
 }
@@ -295,14 +307,43 @@ index_last(struct place *at, int64_t position) {
     return look_at_limits(at);
 }
 
-static void
+/* Write a large batch, with its stamp, behind the last one: 1; 0: the disk refuses, and nothing
+ * counts of it; -1 with an exception. */
+static int
+write_large(struct place *at, const uint8_t *stamp, const uint8_t *batch, int64_t size) {
+    if (at->fd < 0) {
+        int64_t fd;
+        if (get_number(at->segment, N_WRITE_FD, &fd) < 0) {
+            PyErr_Clear(); /* the caller meets it, and says it */
+            return 0;
+        }
+        at->fd = (int)fd;
+    }
+    struct iovec parts[2] = {{(void *)stamp, AT_MAGIC},
+                             {(void *)(batch + AT_MAGIC), (size_t)(size - AT_MAGIC)}};
+    if (pwritev(at->fd, parts, 2, (off_t)at->size) != (ssize_t)size)
+        return 0;
+    at->ready = at->size + size; /* so that nothing is populated behind it */
+    return 1;
+}
+
+/* 1; 0: it is looked at closer, and nothing was done; -1 with an exception. */
+static int
 append(struct place *at, const uint8_t *batch, int64_t size) {
-    uint8_t *to = (uint8_t *)at->map.buf + at->size;
     const int64_t newest = (int64_t)load_be64(batch + AT_MAX_TIMESTAMP);
-    memcpy(to + AT_MAGIC, batch + AT_MAGIC, (size_t)(size - AT_MAGIC));
-    store_be64(to, (uint64_t)at->end_offset);
-    memcpy(to + AT_LENGTH, batch + AT_LENGTH, 4);
-    store_be32(to + AT_EPOCH, (uint32_t)at->epoch);
+    uint8_t stamp[AT_MAGIC];
+    store_be64(stamp, (uint64_t)at->end_offset);
+    memcpy(stamp + AT_LENGTH, batch + AT_LENGTH, 4);
+    store_be32(stamp + AT_EPOCH, (uint32_t)at->epoch);
+    if (size >= WRITE_MIN) {
+        const int so = write_large(at, stamp, batch, size);
+        if (so <= 0)
+            return so;
+    } else {
+        uint8_t *to = (uint8_t *)at->map.buf + at->size;
+        memcpy(to + AT_MAGIC, batch + AT_MAGIC, (size_t)(size - AT_MAGIC));
+        memcpy(to, stamp, AT_MAGIC);
+    }
     at->size += size;
     at->last_offset = at->end_offset;
     at->end_offset += (int64_t)load_be32(batch + AT_COUNT);
@@ -311,6 +352,7 @@ append(struct place *at, const uint8_t *batch, int64_t size) {
         at->newest_offset = at->end_offset - 1;
     }
     at->is_changed = 1;
+    return 1;
 }
 
 /* Go to the partition of a key: 1: its batches may come; 0: they are looked at closer, and nothing
@@ -345,7 +387,9 @@ take(struct place *at, PyObject *partitions, PyObject *appended, const uint8_t *
     so = is_snapshot_due(at);
     if (so)
         return so < 0 ? -1 : 0;
-    append(at, batch, size);
+    so = append(at, batch, size);
+    if (so <= 0)
+        return so;
     if (position > at->index_after && index_last(at, position) < 0)
         return -1;
     return has_producer && note_producer(at, batch) < 0 ? -1 : 1;
@@ -375,11 +419,24 @@ put_waiting(PyObject *waiting, const struct place *at, uint64_t token, uint32_t 
     return failed;
 }
 
+/* 1: nobody waits for records of this partition; 0: somebody does; -1 with an exception. */
+static int
+nobody_waits(struct place *at, PyObject *watched) {
+    if (at->is_watched < 0) {
+        PyObject *name = PyBytes_FromStringAndSize((const char *)at->key, KEY_BYTES);
+        at->is_watched = name == NULL ? -1 : PyDict_Contains(watched, name);
+        Py_XDECREF(name);
+    }
+    return at->is_watched < 0 ? -1 : !at->is_watched;
+}
+
 int
 plain_append(struct place *at, struct plain *what, PyObject *partitions, PyObject *appended) {
     int so = go_to(at, partitions, appended, what->key);
     if (so > 0 && at->is_replicated && what->acks == ACKS_ALL)
         so = 0;
+    if (so > 0 && what->size < TOLD_LATER_MIN)
+        so = nobody_waits(at, what->watched);
     if (so > 0)
         so = take(at, partitions, appended, what->key, what->batch, what->size, what->now_ms,
                   what->flags);

@@ -129,8 +129,8 @@ put_answer(const struct meaning *of, const uint8_t *frame, const struct plain *w
 /* What is served in one call. */
 struct serving {
     struct place place;
-    PyObject *partitions, *appended, *answer_offsets;
-    int64_t now_ms, batches, bytes, commits, fetches;
+    PyObject *partitions, *appended, *watched, *answer_offsets;
+    int64_t now_ms, batches, bytes, large, commits, fetches;
     uint8_t *out; /* of ANSWERS_BYTES */
     Py_ssize_t filled;
 };
@@ -140,7 +140,8 @@ struct serving {
 static int
 serve(struct serving *all, const struct meaning *meaning, const uint8_t *data, Py_ssize_t *at,
       Py_ssize_t end) {
-    struct plain what = {.now_ms = all->now_ms, .key = meaning->constant.at + C_KEY};
+    struct plain what = {
+        .now_ms = all->now_ms, .key = meaning->constant.at + C_KEY, .watched = all->watched};
     int16_t acks;
     uint16_t flags;
     memcpy(&acks, meaning->constant.at + C_ACKS, 2);
@@ -162,6 +163,7 @@ serve(struct serving *all, const struct meaning *meaning, const uint8_t *data, P
         *at += frame_end;
         all->batches += 1;
         all->bytes += what.size;
+        all->large += what.size >= WRITE_MIN;
     }
     return 0;
 }
@@ -226,56 +228,6 @@ serve_offsets(struct serving *all, const uint8_t *data, Py_ssize_t *at, Py_ssize
     return 0;
 }
 
-PyObject *
-py_serve_plain(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    if (count != 8) {
-        PyErr_SetString(PyExc_TypeError, "serve_plain takes 8 arguments");
-        return NULL;
-    }
-    const int fd = (int)PyLong_AsLong(args[0]);
-    Py_ssize_t at = PyLong_AsSsize_t(args[2]), end = PyLong_AsSsize_t(args[3]);
-    uint8_t out[ANSWERS_BYTES];
-    struct serving all = {.partitions = args[5], .appended = args[6], .out = out};
-    all.now_ms = PyLong_AsLongLong(args[7]);
-    struct meaning meaning;
-    Py_buffer buffer;
-    if (PyErr_Occurred() || get_meaning(args[4], &meaning) < 0 ||
-        get_buffer(args[1], &buffer, 1, 1, "the buffer") < 0)
-        return NULL;
-    PyObject *answer = NULL;
-    if (at < 0 || at > buffer.len || end > buffer.len || (end >= 0 && at > end)) {
-        PyErr_SetString(PyExc_ValueError, "there are no such frames");
-        goto over;
-    }
-    if (end < 0) {
-        const ssize_t received =
-            recv(fd, (uint8_t *)buffer.buf + at, (size_t)(buffer.len - at), MSG_DONTWAIT);
-        if (received < 0) {
-            PyErr_SetFromErrno(PyExc_OSError);
-            goto over;
-        }
-        end = at + received;
-        at = received ? 0 : end;
-    }
-    const int so = serve(&all, &meaning, buffer.buf, &at, end);
-    if (plain_leave(&all.place, all.appended) < 0 || so < 0)
-        goto over;
-    ssize_t sent = 0;
-    if (all.filled) {
-        Py_BEGIN_ALLOW_THREADS
-        sent = send(fd, all.out, (size_t)all.filled, MSG_DONTWAIT | MSG_NOSIGNAL);
-        Py_END_ALLOW_THREADS
-        if (sent < 0)
-            sent = 0; /* the caller tries again, and meets what is wrong */
-    }
-    answer = Py_BuildValue("(nnLLny#)", end, at, (long long)all.batches, (long long)all.bytes,
-                           (Py_ssize_t)sent, (const char *)all.out + sent,
-                           all.filled - (Py_ssize_t)sent);
-over:
-    PyBuffer_Release(&buffer);
-    return answer;
-}
-
 /* A row of `serve_ready`, and its answers that are to be sent: out[from : from + size]. */
 struct row {
     Py_ssize_t number, from, size;
@@ -288,7 +240,7 @@ struct row {
 struct ready {
     struct serving all;
     struct meaning meaning;
-    PyObject *rows, *recall, *unsent;
+    PyObject *rows, *recall, *unsent, *large;
     PyObject *known, *marks; /* whose meaning and marks these are */
     PyObject *recalled;      /* what `recall` gave last */
     Py_buffer of_marks;
@@ -350,6 +302,14 @@ recall(struct ready *ready, Py_ssize_t number, Py_ssize_t at) {
     return get_meaning(meaning, &ready->meaning) < 0 ? -1 : 1;
 }
 
+static int
+add_number(PyObject *list, Py_ssize_t number) {
+    PyObject *found = PyLong_FromSsize_t(number);
+    const int failed = found == NULL ? -1 : PyList_Append(list, found);
+    Py_XDECREF(found);
+    return failed;
+}
+
 /* Keep answers that are to be sent: with those before them, where these are of the same row. */
 static void
 add_waiting(struct ready *ready, const struct row *row) {
@@ -399,39 +359,67 @@ send_waiting(struct ready *ready) {
     return failed ? -1 : 0;
 }
 
-/* Serve the rows from `number` on, up to the first of which something else was read: which that
- * is, in data[at:end]. end -1: nothing could be read of it. -1 with an exception. */
+/* Whether more has come of the frame that begins at data[at:*end], which is of that meaning and not
+ * whole: it is read behind what is there. */
+static int
+read_more(const struct meaning *of, const struct row *row, const Py_buffer *buffer, Py_ssize_t at,
+          Py_ssize_t *end, int64_t *received) {
+    const uint8_t *frame = (const uint8_t *)buffer->buf + at;
+    const Py_ssize_t there = *end - at;
+    if (there < PREFIX_AT || memcmp(frame + SIZE_BYTES, of->first.at, FIRST_BYTES))
+        return 0;
+    const int64_t whole = (int64_t)(int32_t)load_be32(frame) + SIZE_BYTES;
+    if (whole <= there || whole > buffer->len - at)
+        return 0;
+    const ssize_t more =
+        recv(row->fd, (uint8_t *)buffer->buf + *end, (size_t)(buffer->len - *end), MSG_DONTWAIT);
+    if (more <= 0)
+        return 0; /* the caller reads again, and meets its end */
+    *end += more;
+    *received += more;
+    return 1;
+}
+
+/* Serve the rows from `number` on, of whose first there are *end bytes already, up to the first of
+ * which something else was read: which that is, in data[at:end]. end -1: nothing could be read of
+ * it. -1 with an exception. */
 static Py_ssize_t
 serve_rows(struct ready *ready, Py_ssize_t number, const Py_buffer *buffer, Py_ssize_t *at,
            Py_ssize_t *end) {
     struct serving *all = &ready->all;
     const Py_ssize_t count = PyList_Size(ready->rows);
-    for (; number < count; number++) {
+    for (; number < count; number++, *end = 0) {
         struct row row;
         int is_produce;
         if (look_at_row(ready, number, &row, &is_produce) < 0)
             return -1;
         __atomic_store_n(row.mark, 1, __ATOMIC_SEQ_CST); /* before it is read */
-        *end = recv(row.fd, buffer->buf, (size_t)buffer->len, MSG_DONTWAIT);
+        const ssize_t received = recv(row.fd, (uint8_t *)buffer->buf + *end,
+                                      (size_t)(buffer->len - *end), MSG_DONTWAIT);
         *at = 0;
-        if (*end <= 0) {
+        if (received <= 0) {
             *end = -1;
             return send_waiting(ready) < 0 ? -1 : number;
         }
-        ready->received += *end;
+        *end += received;
+        ready->received += received;
         int is_recalled = 0;
         for (;;) {
             const Py_ssize_t before = *at;
+            const int64_t large = all->large;
             row.from = all->filled;
             const int so = is_produce ? serve(all, &ready->meaning, buffer->buf, at, *end)
                                       : serve_offsets(all, buffer->buf, at, *end);
             row.size = all->filled - row.from;
             row.is_over = *at == *end;
             add_waiting(ready, &row);
-            if (so < 0)
+            if (so < 0 || (all->large > large && add_number(ready->large, number) < 0))
                 return -1;
             if (row.is_over)
                 break;
+            if (so && is_produce &&
+                read_more(&ready->meaning, &row, buffer, *at, end, &ready->received))
+                continue;
             if (so && (*at > before || !is_recalled)) {
                 is_recalled = recall(ready, number, *at);
                 if (is_recalled < 0)
@@ -458,19 +446,21 @@ serve_rows(struct ready *ready, Py_ssize_t number, const Py_buffer *buffer, Py_s
 
 PyObject *
 py_serve_ready(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    if (count != 8) {
-        PyErr_SetString(PyExc_TypeError, "serve_ready takes 8 arguments");
+    if (count != 10 || !PyDict_Check(args[9])) {
+        PyErr_SetString(PyExc_TypeError, "serve_ready takes 10 arguments, a dict the last");
         return NULL;
     }
     uint8_t out[ANSWERS_BYTES];
     struct ready ready = {.rows = args[0], .all.out = out};
     struct serving *all = &ready.all;
     const Py_ssize_t first = PyLong_AsSsize_t(args[1]);
-    all->partitions = args[3];
-    all->appended = args[4];
-    all->now_ms = PyLong_AsLongLong(args[5]);
-    ready.recall = args[6];
-    all->answer_offsets = args[7];
+    const Py_ssize_t start = PyLong_AsSsize_t(args[3]);
+    all->partitions = args[4];
+    all->appended = args[5];
+    all->now_ms = PyLong_AsLongLong(args[6]);
+    ready.recall = args[7];
+    all->answer_offsets = args[8];
+    all->watched = args[9];
     Py_buffer buffer;
     if (PyErr_Occurred())
         return NULL;
@@ -481,15 +471,22 @@ py_serve_ready(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     if (get_buffer(args[2], &buffer, 1, 1, "the buffer") < 0)
         return NULL;
     PyObject *answer = NULL;
-    Py_ssize_t at = 0, end = 0, next = -1;
-    if ((ready.unsent = PyList_New(0)) != NULL)
+    Py_ssize_t at = 0, end = start, next = -1;
+    if (start < 0 || start >= buffer.len) {
+        PyErr_SetString(PyExc_ValueError, "there is no room in the buffer");
+        PyBuffer_Release(&buffer);
+        return NULL;
+    }
+    ready.large = PyList_New(0);
+    if ((ready.unsent = PyList_New(0)) != NULL && ready.large != NULL)
         next = serve_rows(&ready, first, &buffer, &at, &end);
     if (plain_leave(&all->place, all->appended) == 0 && next >= 0)
-        answer = Py_BuildValue("(nnnLLLLLLO)", next, end, at, (long long)all->batches,
+        answer = Py_BuildValue("(nnnLLLLLLOO)", next, end, at, (long long)all->batches,
                                (long long)all->bytes, (long long)all->commits,
                                (long long)all->fetches, (long long)ready.received,
-                               (long long)ready.sent, ready.unsent);
+                               (long long)ready.sent, ready.unsent, ready.large);
     Py_XDECREF(ready.unsent);
+    Py_XDECREF(ready.large);
     Py_XDECREF(ready.recalled);
     if (ready.marks != NULL)
         PyBuffer_Release(&ready.of_marks);

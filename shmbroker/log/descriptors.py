@@ -1,4 +1,6 @@
-"""Read-only descriptors of segment files: opened when asked for, bounded for a log directory.
+"""Descriptors of segment files: opened when asked for, bounded for a log directory.
+
+Those to read from are passed on to other processes; the others, to write to, stay here.
 
 With a descriptor goes what else was read of the segment: who is no longer among those used last is
 told to forget it. So 100,000 segments that were read once cost no more than those kept open.
@@ -20,17 +22,23 @@ class DescriptorOwner(Protocol):
         """Let go of what was read of its files."""
 
 
-class Descriptors:
-    """Keeps the `limit` files used last open, by file id.
+WRITTEN_MAX = 64
+"""Files that are kept open to be written: it takes large batches to get there."""
 
-    A descriptor stays usable until the next call of `of`: pass it on (or dup it) at once.
+
+class Descriptors:
+    """Keeps the `limit` files used last open, by file id, and the few written to last.
+
+    A descriptor stays usable until the next call of `of`, or `to_write`: pass it on (or dup it) at
+    once.
     """
 
-    __slots__ = ("_open", "limit")
+    __slots__ = ("_open", "_written", "limit")
 
     def __init__(self, limit: int = 512) -> None:
         self.limit = limit
         self._open: dict[int, tuple[int, DescriptorOwner]] = {}
+        self._written: dict[int, int] = {}
 
     def of(self, reading: DescriptorOwner) -> int:
         """The descriptor of a segment's file; StorageFault if it can't be opened."""
@@ -49,13 +57,29 @@ class Descriptors:
         self._open[reading.file_id] = row
         return row[0]
 
+    def to_write(self, writing: DescriptorOwner) -> int:
+        """The descriptor to write to a segment's file, which is there. OSError if it can't be
+        opened."""
+        written = self._written
+        fd = written.get(writing.file_id)
+        if fd is None:
+            fd = os.open(writing.path, os.O_RDWR | os.O_CLOEXEC)
+            if len(written) >= WRITTEN_MAX:
+                os.close(written.pop(next(iter(written))))
+            written[writing.file_id] = fd
+        return fd
+
     def close(self, file_id: int) -> None:
         """Close a file that is deleted or left alone; nothing happens if it isn't open."""
         row = self._open.pop(file_id, None)
         if row is not None:
             os.close(row[0])
+        written = self._written.pop(file_id, None)
+        if written is not None:
+            os.close(written)
 
     def close_all(self) -> None:
-        for fd, _ in self._open.values():
+        for fd in (*(fd for fd, _ in self._open.values()), *self._written.values()):
             os.close(fd)
         self._open.clear()
+        self._written.clear()

@@ -182,6 +182,15 @@ class Segment:
         """A descriptor to read or send from; opened on demand, one of a bounded number."""
         return self._descriptors.of(self)
 
+    @property
+    def write_fd(self) -> int:
+        """A descriptor to write to its file, which is there; one of a bounded number. StorageFault
+        if it can't be opened."""
+        try:
+            return self._descriptors.to_write(self)
+        except OSError as error:
+            raise writing_fault(error, self.path) from error
+
     def forget(self) -> None:
         """Forget what was read of the file, as its descriptor is closed."""
         self.offset_index.forget_block()

@@ -67,7 +67,7 @@ def write_batch(segment: Segment, position: int, batch: memoryview, stamp: bytes
 
     The end of it counts as ready then, so that `populate_step` leaves such a log alone.
     """
-    fd = _open_to_write(segment)
+    fd = segment.write_fd
     try:
         if batch.readonly:
             write_all_at(fd, batch[len(stamp) :], position + len(stamp))
@@ -77,8 +77,6 @@ def write_batch(segment: Segment, position: int, batch: memoryview, stamp: bytes
             write_all_at(fd, batch, position)
     except OSError as error:
         raise writing_fault(error, segment.path) from error
-    finally:
-        os.close(fd)
     segment.ready_bytes = position + len(batch)
 
 

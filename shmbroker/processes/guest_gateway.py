@@ -24,6 +24,7 @@ from shmbroker.gateway.ports import Brokers, Siblings
 from shmbroker.guests import straight
 from shmbroker.guests.brokers_image import BrokersImage
 from shmbroker.guests.straight_appends import StraightAppends
+from shmbroker.guests.straight_reads import StraightReads
 from shmbroker.ipc.awake import Awake
 from shmbroker.ipc.core import EVENTS, NOTHING, Core
 from shmbroker.ipc.member import FamilyMember
@@ -215,9 +216,8 @@ class GuestGateway:
         gateway.lending = self.guests
         gateway.loop.acceptor.listeners.clear()  # it accepts nobody
         self._straight = straight.StraightWay(gateway, broker, self.guests)
-        if straight.serve_plain is not None:
-            gateway.loop.straight = self._straight
         gateway.produce.append_here = StraightAppends(gateway, broker, self.guests, rings.of_broker)
+        gateway.fetch.read_here = StraightReads(gateway, broker, rings.of_broker)
         self._left_out = 0
         """Turns in a row whose second half had nothing to do."""
         for key in broker.executor.shortcuts:

@@ -94,7 +94,7 @@ class TurnsWithGuests:
             turned_at = now
             # D.
             if has_some:
-                if is_usual or answers.poll() or now >= due:
+                if is_usual or gateway.touched or answers.poll() or now >= due:
                     due = now + gateway.answer()
                     if rest and host.has_entries():
                         rest = 0.0  # a request that was held went on the ring

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from typing import final
 
-from shmbroker.log.segment_space import WRITE_BYTES_MIN
 from shmbroker.metadata.image import RECOVERING
 from shmbroker.replica.follower import Follower
 from shmbroker.replica.throttle import throttled_brokers
@@ -224,7 +223,7 @@ class Partition:
             or self.flush_messages < LONG_MAX
             or (len(self.replicas) > 1 and not self.waits_for)
         )
-        most = min(self.message_bytes_max, self.segment_bytes_max, WRITE_BYTES_MIN - 1)
+        most = min(self.message_bytes_max, self.segment_bytes_max)
         self.plain_bytes_max = 0 if is_looked_at else most
         """The largest batch of which only the header is looked at; 0: there is none."""
 

@@ -8,6 +8,7 @@ import contextlib
 import random
 import socket
 import sys
+import tempfile
 import time
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
@@ -54,6 +55,7 @@ class Fuzz:
         self.native = native
         self.rng = random.Random(seed)
         self.logs = [self.made_log() for _ in range(40)]
+        self.written = tempfile.TemporaryFile()  # noqa: SIM115  # as long as this
 
     def record(self, delta: int) -> bytes:
         rng = self.rng
@@ -305,10 +307,12 @@ class Fuzz:
             size=seldom(0, 5, room, -1), ready_bytes=seldom(room, far, -1),
             map=seldom(bytearray(room), None, b"fixed", 7),
             max_timestamp_so_far=-1, max_timestamp_offset=-1, base_offset=0,
+            write_fd=seldom(self.written.fileno(), -1),
         )  # fmt: skip
         log = Made(
             active=segment, log_end_offset=seldom(7, 0, far), log_start_offset=0,
-            _limit=rng.choice([room, far]), _roll_after=far, _roll_offset=seldom(far, 9),
+            _limit=rng.choice([room, far]), _write_limit=seldom(far, room),
+            _roll_after=far, _roll_offset=seldom(far, 9),
             _latest_epoch=0, _index_after=rng.choice([far, 100, -1]), _store_position=None,
             _snapshot_after=seldom(9, 1), _index=lambda *_: None,
         )  # fmt: skip
@@ -317,7 +321,7 @@ class Fuzz:
             ended=(), open={}, _refused={}, _producers=known, update=lambda *_: None,
         )  # fmt: skip
         return Made(
-            is_leader=True, plain_bytes_max=seldom(32767, 0), leader_epoch=0,
+            is_leader=True, plain_bytes_max=seldom(1 << 20, 0), leader_epoch=0,
             timestamp_after_max_ms=seldom(far, 0), waits_for=seldom((), (1,)),
             high_watermark=0, log=log, producers=producers,
         )  # fmt: skip
@@ -325,7 +329,7 @@ class Fuzz:
     def plain_batch(self) -> bytes:
         rng = self.rng
         count = rng.choice([1, 1, 3])
-        batch = bytearray(61 + rng.choice([7 * count, 40, 7]))
+        batch = bytearray(61 + rng.choice([7 * count, 40, 7] * 4 + [1 << 15]))
         batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
         batch[16] = 2
         batch[23:27] = (count - 1).to_bytes(4, "big")
@@ -393,11 +397,18 @@ class Fuzz:
                 length = size.to_bytes(4, "big")
             inner = first + bytes(4) + prefix + length + batch + bytes(3 * is_flexible)
             frames += seldom(len(inner), 0, 2**31, 2**32 - 1).to_bytes(4, "big") + inner
-        frames = seldom(frames, self.damaged(frames), frames[:-1])
-        start, end = seldom((0, len(frames)), (1, len(frames)), (0, len(frames) + 1), (-1, 5))
-        self.native.serve_plain(
-            -1, bytearray(frames), start, end, seldom(meaning, ()), partitions, set(), 0
-        )
+        frames = seldom(frames, self.damaged(frames), frames[:-1])[:120_000]
+        filled = rng.randrange(min(60, len(frames)))
+        buffer = bytearray(frames[:filled] + bytes(1 << 16))
+        marks = memoryview(bytearray(8)).cast("q")
+        ours, client = socket.socketpair()
+        with ours, client:
+            client.sendall(frames[filled:])
+            self.native.serve_ready(
+                [(ours.fileno(), seldom(meaning, ()), marks, 0)], 0, buffer, filled, partitions,
+                set(), 0, lambda *_asked: None, lambda *_asked: None,
+                seldom({}, dict.fromkeys(keys)),
+            )  # fmt: skip
 
     def ready(self) -> None:
         rng, seldom = self.rng, self.seldom
@@ -425,8 +436,9 @@ class Fuzz:
             meanings = rng.choice([[None], [None, (*meaning[:1], b"other", *meaning[2:])], [()]])
             answers = rng.choice([[None], [b""], [bytes(4096), bytes(9)], [bytes(4097)]])
             self.native.serve_ready(
-                rows, seldom(0, 1, 17), bytearray(seldom(1 << 16, 64, 1)), {key: self.partition()},
-                set(), 0, lambda *_asked: rng.choice(meanings), lambda *_asked: rng.choice(answers),
+                rows, seldom(0, 1, 17), bytearray(seldom(1 << 16, 64, 1)), seldom(0, 3, -1),
+                {key: self.partition()}, set(), 0, lambda *_asked: rng.choice(meanings),
+                lambda *_asked: rng.choice(answers), seldom({}, {key: None}),
             )  # fmt: skip
 
     def look(self) -> None:

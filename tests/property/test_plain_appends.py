@@ -1,4 +1,4 @@
-"""Small batches on their straight way from a ring into segments: what the compiled kernel makes of
+"""Batches on their straight way from a ring into segments: what the compiled kernel makes of
 entries is what `Appender.on_append` makes of them one by one."""
 
 import tempfile
@@ -59,6 +59,7 @@ TOPICS: tuple[dict[str, str], ...] = (
 )
 REPLICATED, STARVED = 7, 8
 ENTRIES_MAX = 32
+LARGE_RING_BYTES = 1 << 23
 _UINT32 = Struct(">I")
 
 
@@ -72,7 +73,8 @@ class Leader(Worker):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.runs = AppendRuns(self.appender)
-        self.far = FarEnd(1, "network-worker", 1, Doorbell(EVENTFD, words_of(WORD), 0))
+        doorbell = Doorbell(EVENTFD, words_of(WORD), 0)
+        self.far = FarEnd(1, "network-worker", 1, doorbell, LARGE_RING_BYTES)
         self.opened = []
         for number, configs in enumerate(TOPICS):
             partition = self.open(f"t{number}", **configs)
@@ -152,9 +154,13 @@ Sequences = dict[tuple[int, int], int]
 """What comes next of a topic and a producer."""
 
 
+Sizes = st.SearchStrategy[list[int]]
+
 # Made once: to make a strategy takes longer than to draw from it.
 TIMESTAMPS = st.sampled_from((0, -5, 500, 3000, -NOW_MS - 1))
 SIZES = st.lists(st.sampled_from((0, 1, 100, 500)), min_size=1, max_size=3)
+LARGE_SIZES = st.one_of(SIZES, SIZES, SIZES, st.sampled_from(([32_600, 200], [40_000])))
+"""Of the values. A batch of 32 KiB and more is written, not stored."""
 CODECS = st.sampled_from((0, 0, 0, LZ4))
 IS_IDEMPOTENT = st.booleans()
 PRODUCER_IDS = st.integers(4, 5)
@@ -168,8 +174,10 @@ SHARES = st.integers(0, 999)
 
 
 @st.composite
-def batches(draw: st.DrawFn, number: int, sequences: Sequences) -> bytes:
-    records = [(NOW_MS + draw(TIMESTAMPS), None, b"v" * size, ()) for size in draw(SIZES)]
+def batches(
+    draw: st.DrawFn, number: int, sequences: Sequences, sizes: Sizes = LARGE_SIZES
+) -> bytes:
+    records = [(NOW_MS + draw(TIMESTAMPS), None, b"v" * size, ()) for size in draw(sizes)]
     more: dict[str, Any] = {"codec": draw(CODECS)}
     if draw(IS_IDEMPOTENT):
         producer_id = draw(PRODUCER_IDS)

@@ -1,12 +1,14 @@
-"""Small Produces on their straight way: what the compiled kernel makes of frames, their answers
+"""Produces on their straight way: what the compiled kernel makes of frames, their answers
 included, is what a gateway and an appender make of them, one after the other."""
 
 import contextlib
+import os
 import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -15,11 +17,21 @@ from hypothesis import strategies as st
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import APPEND, APPENDED, APPENDED_HEAD, TOKEN
 from shmbroker.kernels import native
+from shmbroker.log.descriptors import Descriptors
+from shmbroker.log.segment_space import WRITE_BYTES_MIN
 from shmbroker.records.batch import encode_batch
 from shmbroker.wire import codec
 from shmbroker.wire.api_keys import METADATA, OFFSET_COMMIT, OFFSET_FETCH, PRODUCE
 from shmbroker.wire.frame import request_frame, response_frame
-from tests.property.test_plain_appends import NOW_MS, TOPICS, Leader, batches
+from tests.property.test_plain_appends import (
+    LARGE_RING_BYTES,
+    LARGE_SIZES,
+    NOW_MS,
+    SIZES,
+    TOPICS,
+    Leader,
+    batches,
+)
 from tests.support.family_memory import TOPIC
 from tests.support.gateway_family import GatewayFamily
 
@@ -37,6 +49,8 @@ FRAMES_OF_ONE = st.sampled_from((1, 1, 1, 1, 2, 3, 0))
 CLIENTS = st.sampled_from((*[b"client"] * 6, b"klient", b"client-2"))
 CLIENTS_IN_TURN = st.sampled_from((*[b"client", b"klient"] * 4, b"client-2"))
 IS_CUT = st.integers(0, 7)
+LARGE_MAX = 3
+"""Large frames of one read: all of it has to be in the socket before."""
 GOOD = encode_batch([(NOW_MS, None, b"v", ())])
 
 
@@ -45,7 +59,7 @@ class Both:
 
     def __init__(self, root: Path, number: int, version: int, acks: int) -> None:
         self.version, self.acks = version, acks
-        self.family = GatewayFamily()
+        self.family = GatewayFamily(ring_size=LARGE_RING_BYTES)
         self.image = self.family.gateway.image.topics_by_name[TOPIC]
         self.usual, self.straight = (Leader(root / name) for name in ("usual", "straight"))
         key = partition_key(self.image.topic_id, 0)
@@ -115,40 +129,35 @@ class Both:
             return asked, family.client.recv(1 << 16)
         return asked, b""
 
-    def serve(self, data: bytearray, start: int, end: int) -> tuple[int, int, int]:
-        """As far as the kernel takes it: the end, where it stopped, how many it took."""
+    def serve(
+        self,
+        sockets: list[socket.socket],
+        buffer: bytearray,
+        first: int = 0,
+        filled: int = 0,
+        marks: memoryview | None = None,
+        watched: dict[Any, Any] | None = None,
+    ) -> tuple[Any, ...]:
+        """What the kernel says: which is read usually, how much of it, and what of that is taken;
+        then the counts."""
         assert native is not None
-        side = self.straight
-        end, at, count, size, _, left = native.serve_plain(
-            self.ours.fileno(), data, start, end, self.meaning, side.appender.partitions,
-            side.appender.appended, NOW_MS,
-        )  # fmt: skip
-        assert left == b""
-        side.appender.batches_in += count
-        side.appender.bytes_in += size
-        return end, at, count
-
-    def serve_ready(
-        self, sockets: list[socket.socket], first: int, buffer: bytearray, marks: memoryview
-    ) -> tuple[int, int, int]:
-        """As far as the kernel reads them: which is read usually, and what of it is taken."""
-        assert native is not None
-        side = self.straight
+        side, marks = self.straight, marks or marks_of(len(sockets))
         rows = [(one.fileno(), self.meaning, marks, which) for which, one in enumerate(sockets)]
-        reached, end, at, count, size, _, _, _, _, unsent = native.serve_ready(
+        found = native.serve_ready(
             rows,
             first,
             buffer,
+            filled,
             side.appender.partitions,
             side.appender.appended,
             NOW_MS,
             lambda _which, at: self.recall(buffer, at),
             nothing,
+            watched or {},
         )
-        assert not unsent
-        side.appender.batches_in += count
-        side.appender.bytes_in += size
-        return reached, end, at
+        side.appender.batches_in += found[3]
+        side.appender.bytes_in += found[4]
+        return found
 
     def append_usually(self, asked: list[tuple[int, bytes]]) -> None:
         """What the usual way asked for, on the side that goes the straight one."""
@@ -184,19 +193,25 @@ def test_the_straight_way_leads_where_the_usual_one_does(root: Path, data: st.Da
     with tempfile.TemporaryDirectory(dir=root) as made:
         both = Both(Path(made), number, version, acks)
         frames = [
-            both.frame(draw(batches(number, sequences)), draw(CLIENTS).decode())
-            for _ in range(draw(FRAME_COUNTS))
+            both.frame(
+                draw(batches(number, sequences, LARGE_SIZES if which < LARGE_MAX else SIZES)),
+                draw(CLIENTS).decode(),
+            )
+            for which in range(draw(FRAME_COUNTS))
         ]
         sent = b"".join(frames)
         whole = len(sent)
         if draw(IS_CUT) == 0:
             whole -= 5
-        buffer = bytearray(1 << 16)
+        buffer = bytearray(1 << 20)
         read = draw(st.integers(0, min(whole - 1, 200)))  # something comes by the socket
         buffer[:read] = sent[:read]  # what was read before
         both.client.sendall(sent[read:whole])
-        end, at, _ = both.serve(buffer, read, -1)
-        assert end == whole and buffer[:end] == sent[:whole]
+        reached, end, at = both.serve([both.ours], buffer, 0, read)[:3]
+        if reached:
+            at = whole
+        else:
+            assert end == whole and buffer[:end] == sent[:whole]
         begin = 0
         for which, frame in enumerate(frames):
             if whole < begin + len(frame):
@@ -210,7 +225,10 @@ def test_the_straight_way_leads_where_the_usual_one_does(root: Path, data: st.Da
                 continue
             # Not on the straight way: there it is as it was, and goes the usual one.
             both.append_usually(asked)
-            end, at, _ = both.serve(buffer, begin, end)
+            if begin < whole:  # it goes on behind that
+                both.client.sendall(sent[begin:whole])
+                reached, end, at = both.serve([both.ours], buffer)[:3]
+                at = whole if reached else begin + at
         assert both.usual.seen() == both.straight.seen()
         both.client.setblocking(False)
         with pytest.raises(BlockingIOError):
@@ -245,8 +263,10 @@ def test_many_sockets_lead_where_the_usual_way_does(root: Path, data: st.DataObj
             client.sendall(b"".join(asked[-1]) + cuts[-1])
         first = 0
         while first < len(pairs):
-            buffer = bytearray(1 << 16)
-            reached, end, at = both.serve_ready([ours for ours, _ in pairs], first, buffer, marks)
+            buffer = bytearray(1 << 20)
+            found = both.serve([ours for ours, _ in pairs], buffer, first, 0, marks)
+            reached, end, at = found[:3]
+            assert not found[9]
             for which in range(first, min(reached + 1, len(pairs))):
                 frames, sent = asked[which], b"".join(asked[which]) + cuts[which]
                 is_whole = which < reached
@@ -281,7 +301,7 @@ def test_offsets_are_answered_as_the_caller_says() -> None:
     with ours, client:
         client.settimeout(10)
         buffer, marks = bytearray(1 << 18), marks_of(3)
-        rest = ({}, set(), NOW_MS, nothing, answer)
+        rest = (0, {}, set(), NOW_MS, nothing, answer, {})
 
         def ask(frames: bytes) -> tuple[int, ...]:
             client.sendall(frames)
@@ -342,13 +362,7 @@ def test_who_takes_no_answers_among_many_is_told_apart(root: Path) -> None:
         with contextlib.suppress(BlockingIOError):
             while True:
                 pairs[1][0].send(bytes(1 << 16))
-        rows = [
-            (ours.fileno(), both.meaning, marks, which) for which, (ours, _) in enumerate(pairs)
-        ]
-        found = native.serve_ready(
-            rows, 0, bytearray(1 << 16), side.appender.partitions, side.appender.appended, NOW_MS,
-            nothing, nothing,
-        )  # fmt: skip
+        found = both.serve([ours for ours, _ in pairs], bytearray(1 << 16), marks=marks)
         assert found[0] == 3 and found[3] == 3 and [which for which, _ in found[9]] == [1]
         assert marks.tolist() == [0, 1, 0] and side.opened[0].log.log_end_offset == 4
         for ours, client in pairs:
@@ -366,8 +380,8 @@ def test_many_frames_of_one_read_are_taken_together(root: Path) -> None:
         frame = both.frame(GOOD)
         buffer = bytearray(1 << 16)
         both.client.sendall(frame * 20 + frame[:9])
-        end, at, count = both.serve(buffer, 0, -1)
-        assert (end, at, count) == (20 * len(frame) + 9, 20 * len(frame), 20)
+        found = both.serve([both.ours], buffer)
+        assert found[:4] == (0, 20 * len(frame) + 9, 20 * len(frame), 20)
         assert log.log_end_offset == 21
         sizes, offsets = set(), []
         for _ in range(20):
@@ -377,44 +391,85 @@ def test_many_frames_of_one_read_are_taken_together(root: Path) -> None:
             offsets.append(answer["responses"][0]["partition_responses"][0]["base_offset"])
         assert len(sizes) == 1 and offsets == list(range(1, 21))
         both.client.close()
-        assert both.serve(buffer, 0, -1) == (0, 0, 0)
-        assert both.serve(buffer, 9, -1) == (9, 9, 0)
+        for filled in (0, 9):
+            assert both.serve([both.ours], buffer, 0, filled)[:4] == (0, -1, 0, 0)
         both.close()
 
 
-def test_who_takes_no_answers_leaves_them_to_the_caller(root: Path) -> None:
+def test_a_large_frame_is_read_to_its_end_and_written(root: Path) -> None:
+    """So that the tests above compare two things; of each read here comes one part."""
+    assert native is not None
+    with tempfile.TemporaryDirectory(dir=root) as made:
+        both = Both(Path(made), 0, 9, 1)
+        side = both.straight
+        log = side.opened[0].log
+        log.append(memoryview(GOOD), 0, NOW_MS, 0, NOW_MS)
+        log.populate_step(NOW_MS)
+        large = encode_batch([(NOW_MS, None, bytes(WRITE_BYTES_MIN), ())])
+        ours, client = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        frames = both.frame(GOOD) + both.frame(large) + both.frame(GOOD)
+        parts = [frames[:60], frames[60:300], frames[300:20_000], frames[20_000:-30]]
+        with ours, client:
+            for part in parts:
+                client.send(part)
+            buffer = bytearray(1 << 18)
+            reached, end, at, count, size, *_, large_rows = both.serve([ours], buffer)
+            left = len(both.frame(GOOD))
+            assert (reached, end, at) == (0, len(frames) - 30, len(frames) - left)
+            assert (count, size, large_rows) == (2, len(GOOD) + len(large), [0])
+        segment = log.active
+        assert log.log_end_offset == 3 and segment.size == segment.ready_bytes
+        stored = Path(segment.path).read_bytes()[len(GOOD) * 2 : segment.size]
+        assert stored[16:] == large[16:] and stored[7] == 2
+        both.close()
+
+
+@pytest.mark.parametrize(("size", "is_taken"), [(10, False), (4 << 10, True), (40_000, True)])
+def test_small_batches_that_somebody_waits_for_go_the_usual_way(
+    root: Path, size: int, is_taken: bool
+) -> None:
     assert native is not None
     with tempfile.TemporaryDirectory(dir=root) as made:
         both = Both(Path(made), 0, 9, 1)
         side = both.straight
         side.opened[0].log.append(memoryview(GOOD), 0, NOW_MS, 0, NOW_MS)
-        both.ours.setblocking(False)
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                both.ours.send(bytes(1 << 16))
-        frame = both.frame(GOOD)
-        buffer = bytearray(frame)
-        found = native.serve_plain(
-            both.ours.fileno(), buffer, 0, len(frame), both.meaning, side.appender.partitions,
-            side.appender.appended, NOW_MS,
-        )  # fmt: skip
-        assert found[1:3] == (len(frame), 1) and found[4] < len(found[5]) + found[4]
-        assert side.appender.appended == {side.opened[0]}
+        frame = both.frame(encode_batch([(NOW_MS, None, bytes(size), ())]))
+        both.client.sendall(frame)
+        found = both.serve([both.ours], bytearray(1 << 16), watched={side.opened[0].key: None})
+        assert found[3] == is_taken
+        both.close()
+
+
+def test_a_file_that_can_not_be_written_is_left_to_the_caller(root: Path) -> None:
+    assert native is not None
+    with tempfile.TemporaryDirectory(dir=root) as made:
+        both = Both(Path(made), 0, 9, 1)
+        side = both.straight
+        log = side.opened[0].log
+        log.append(memoryview(GOOD), 0, NOW_MS, 0, NOW_MS)
+        frame = both.frame(encode_batch([(NOW_MS, None, bytes(WRITE_BYTES_MIN), ())]))
+        reading = os.open(log.active.path, os.O_RDONLY)
+        for opened in (mock.Mock(side_effect=OSError(28, "full")), lambda _segment: reading):
+            with mock.patch.object(Descriptors, "to_write", opened):
+                both.client.sendall(frame)
+                found = both.serve([both.ours], bytearray(1 << 16))
+            assert found[:4] == (0, len(frame), 0, 0) and log.log_end_offset == 1
+            assert not side.appender.appended
+        os.close(reading)
         both.close()
 
 
 def test_what_can_not_be_is_said(root: Path) -> None:
-    assert native is not None
     with tempfile.TemporaryDirectory(dir=root) as made:
         both = Both(Path(made), 0, 9, 1)
-        fd, buffer, rest = both.ours.fileno(), bytearray(100), ({}, set(), NOW_MS)
         both.ours.setblocking(False)
-        for start, end in ((-1, 5), (6, 5), (0, 101)):
-            with pytest.raises(ValueError, match="no such frames"):
-                native.serve_plain(fd, buffer, start, end, both.meaning, *rest)
-        with pytest.raises(BlockingIOError):
-            native.serve_plain(fd, buffer, 0, -1, both.meaning, *rest)
+        for filled in (-1, 100, 101):
+            with pytest.raises(ValueError, match="no room"):
+                both.serve([both.ours], bytearray(100), 0, filled)
+        assert both.serve([both.ours], bytearray(100))[:2] == (0, -1)
+        both.client.sendall(b"x")
         for meaning in ((), (*both.meaning[:2], b"short", *both.meaning[3:])):
+            both.meaning = meaning
             with pytest.raises(ValueError, match="meaning"):
-                native.serve_plain(fd, buffer, 0, -1, meaning, *rest)
+                both.serve([both.ours], bytearray(100))
         both.close()

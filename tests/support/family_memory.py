@@ -89,8 +89,11 @@ class Link:
 class FarEnd:
     """What a test is in the place of: the other end of the two rings of a peer."""
 
-    def __init__(self, slot: int, role: str, number: int, doorbell: Doorbell) -> None:
-        there, back = ring(), ring()
+    def __init__(
+        self, slot: int, role: str, number: int, doorbell: Doorbell, size: int = RING_BYTES
+    ) -> None:
+        """size: of each ring, in bytes."""
+        there, back = ring(size), ring(size)
         self.peer = Peer(
             slot,
             role,
@@ -127,8 +130,8 @@ class FarEnd:
         writer.publish()
 
 
-def ring() -> memoryview:
-    view = memoryview(bytearray(ring_bytes(RING_BYTES)))
+def ring(size: int = RING_BYTES) -> memoryview:
+    view = memoryview(bytearray(ring_bytes(size)))
     create_ring(view)
     return view
 

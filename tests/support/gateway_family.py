@@ -32,7 +32,15 @@ from shmbroker.shm.quota_counts import QuotaCounts
 from shmbroker.shm.words import words_of
 from shmbroker.wire import codec
 from shmbroker.wire.frame import parse_response_header, request_frame
-from tests.support.family_memory import BROKER_ID, FarEnd, Link, VirtualClock, registration, topic
+from tests.support.family_memory import (
+    BROKER_ID,
+    RING_BYTES,
+    FarEnd,
+    Link,
+    VirtualClock,
+    registration,
+    topic,
+)
 
 SUPERVISOR, GATEWAY, BROKER = 0, 1, 2
 """Slots."""
@@ -46,6 +54,7 @@ class GatewayFamily:
         *settings: str,
         listener: ListenerConfig | None = None,
         do_aside: Callable[[Callable[[], None]], None] = lambda work: work(),
+        ring_size: int = RING_BYTES,
     ) -> None:
         self.counters = Counters(memoryview(bytearray(layout_size(3))), 3)
         words = self.words = self.counters.words
@@ -57,7 +66,7 @@ class GatewayFamily:
         asleep = words_of(memoryview(bytearray(24)))
         self.eventfds = [make_eventfd() for _ in range(3)]
         self.doorbells = [Doorbell(fd, asleep, at) for at, fd in enumerate(self.eventfds)]
-        self.broker = FarEnd(BROKER, "io-worker", BROKER_ID, self.doorbells[BROKER])
+        self.broker = FarEnd(BROKER, "io-worker", BROKER_ID, self.doorbells[BROKER], ring_size)
         peer = self.peer = self.broker.peer
         member = FamilyMember(
             GATEWAY, self.counters, self.doorbells[GATEWAY], self.doorbells[SUPERVISOR], [peer]

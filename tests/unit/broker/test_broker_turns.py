@@ -160,6 +160,10 @@ def test_a_turn_is_put_off_while_no_sibling_waits_for_it(family: BrokerFamily) -
         partition.followed_rows.append(None)  # type: ignore[arg-type]
         assert broker.may_wait() is may_wait  # somebody follows what was appended
         partition.followed_rows.clear()
+        for key in (b"another", KEY):
+            broker.purgatory.watched[key] = {}
+            assert broker.may_wait() is (key != KEY)  # somebody waits for it
+        broker.purgatory.watched.clear()
         broker.acks.appended.clear()
 
 
