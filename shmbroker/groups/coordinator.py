@@ -233,7 +233,7 @@ class GroupCoordinator(Sharded[GroupShard]):
 
     def _on_loaded(self, group: AnyGroup) -> None:
         if isinstance(group, ConsumerGroup):
-            group.on_loaded(self.steady_ms())
+            group.begin_sessions(self.steady_ms())
             self.table.settle(group)
         else:
             self._execution.run(group, group.on_loaded(self.steady_ms()))

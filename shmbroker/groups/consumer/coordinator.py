@@ -107,9 +107,10 @@ class ConsumerCoordinator:
             ):
                 topics.changed_offset = image.offset
             elif isinstance(change, ConfigChanged) and change.resource_type == GROUP_RESOURCE:
-                group = self._table.groups.get(change.name)
-                if isinstance(group, ConsumerGroup):
-                    self._configure(group)
+                for shard in self._table.shards.values():  # some are loaded still
+                    group = shard.groups.get(change.name)
+                    if isinstance(group, ConsumerGroup):
+                        self._configure(group)
 
     def new_group(self, shard: GroupShard, group_id: str) -> ConsumerGroup:
         """An empty one; it exists once its records do."""
@@ -218,7 +219,6 @@ class ConsumerCoordinator:
             group, _ = yield from converting(known, self.settings, make_member_id, self.topics)
             if group is None:
                 return
-            self._configure(group)
             records = [encoded((GROUP_METADATA, {"group": group_id}, None))]
             size = 0
             yield
@@ -230,6 +230,7 @@ class ConsumerCoordinator:
                 size += len(records[-1][1] or b"")
             yield
             if groups.get(group_id) is known and mark_of(known) == mark:
+                self._configure(group)
                 self._execution.run(known, send_away(known, self._table.steady_ms()))
                 self.store(group, Change(), records, known)
                 return
@@ -363,6 +364,7 @@ class ConsumerCoordinator:
             if isinstance(known, ClassicGroup):
                 gone = known.on_gone(error_codes.REBALANCE_IN_PROGRESS, now_ms)
                 self._execution.run(known, gone)
+            group.begin_sessions(now_ms)
             table.add(group)
         group.apply(change)
         table.settle(group)

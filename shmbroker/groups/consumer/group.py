@@ -148,10 +148,13 @@ class ConsumerGroup:
         self.wake_ms = wake_ms
         return due
 
-    def on_loaded(self, now_ms: int) -> None:
-        """All records have been replayed: members have a full session from now on."""
+    def begin_sessions(self, now_ms: int) -> None:
+        """All records have been replayed, or it is made of a classic group: members have a full
+        session from now on."""
         for member in self.members.values():
-            member.deadline_ms = now_ms + self.session_timeout_ms
+            classic = member.classic
+            session_ms = self.session_timeout_ms if classic is None else classic.session_timeout_ms
+            member.deadline_ms = now_ms + session_ms
             if member.state == UNREVOKED and member.classic is None:
                 member.revoke_deadline_ms = now_ms + max(member.rebalance_timeout_ms, 0)
             self.wake_by(member.next_deadline_ms())

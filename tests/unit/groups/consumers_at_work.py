@@ -147,7 +147,7 @@ class Room:
     def restart(self) -> None:
         """The same group out of its log, in no particular order."""
         self.group = self.loaded()
-        self.group.on_loaded(self.now_ms)
+        self.group.begin_sessions(self.now_ms)
 
     def loaded(self) -> ConsumerGroup:
         group = ConsumerGroup("g", self.settings, self.make_id, NO_SHARD)

@@ -156,6 +156,33 @@ def test_a_group_has_settings_of_its_own(office: Office) -> None:
     assert office.beat("a", 1)["heartbeat_interval_ms"] == 7000
 
 
+def test_a_group_that_is_loaded_still_hears_of_settings_of_its_own(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shmbroker.groups.coordinator.REPLAYS_PER_STEP", 1)
+    office.enter("a")
+    office.restart(is_patient=False)
+    (shard,) = office.groups.shards.values()
+    while not shard.groups:
+        office.groups.run_due()
+    assert office.groups.loading
+    image = office.groups.consumers.topics.image
+    image.configs[GROUP_RESOURCE, "g"] = {"consumer.heartbeat.interval.ms": "7000"}
+    office.groups.consumers.on_image(image, [ConfigChanged(GROUP_RESOURCE, "g")])
+    while office.groups.loading:
+        office.groups.run_due()
+    assert office.beat("a", 1)["heartbeat_interval_ms"] == 7000
+
+
+def test_who_falls_silent_as_its_group_changes_its_protocol_is_fenced(office: Office) -> None:
+    member = office.stable(session_timeout_ms=10_000)
+    office.enter("new")
+    office.wait(9_999)
+    assert set(office.group.members) == {member, "new"}
+    office.wait(1)
+    assert list(office.group.members) == ["new"]
+
+
 def test_offsets_stay_when_a_group_changes_its_protocol(office: Office) -> None:
     member = office.stable()
     assert office.commit(member=member, generation=1) == 0
