@@ -319,11 +319,16 @@ class Controller:
             broker = active.image.brokers.get(broker_id)
             if broker is not None and broker.is_fenced:
                 self.brokers.hanging.add(broker_id)
-        for broker_id in self.brokers.died():
+        self._fence_dead()
+
+    def _fence_dead(self) -> None:
+        for broker_id in filter(self._serves, self.brokers.died()):
             self._set_fenced(broker_id, True)
 
     def _look_at_brokers(self) -> None:
-        """Fence who runs but gives no sign of life; unfence who gives one again."""
+        """Fence who runs but gives no sign of life, and who died while the disk was full; unfence
+        who gives a sign again."""
+        self._fence_dead()
         hanging = self.brokers.hanging
         silent, back = self.brokers.changed_silence(self.clock.monotonic())
         for broker_id in silent:
@@ -331,9 +336,15 @@ class Controller:
                 logger.warning("broker %d gives no sign of life: fenced", broker_id)
                 hanging.add(broker_id)
         for broker_id in back:
-            logger.warning("broker %d gives signs of life again", broker_id)
-            hanging.discard(broker_id)
             self._set_fenced(broker_id, False)
+            if self._serves(broker_id):  # else the disk is full, and it is tried again
+                logger.warning("broker %d gives signs of life again", broker_id)
+                hanging.discard(broker_id)
+
+    def _serves(self, broker_id: int) -> bool:
+        """Whether a broker is registered, and not fenced."""
+        broker = self.follower.image.brokers.get(broker_id)
+        return broker is not None and not broker.is_fenced
 
     def _look_at_disks(self) -> None:
         """Have others lead what brokers lead that have no room, and the reverse."""

@@ -118,6 +118,7 @@ class Membership:
         self._log.commit_in_parts(decided.records, now_ms)
         for broker_id in decided.brokers:
             self._set_fenced(broker_id, False, now_ms, [])
+            doubts.forget(broker_id)  # not before: what a full disk refused is decided again
         if decided.waiting:
             brokers = sorted(set().union(*decided.waiting.values()))
             logger.error(

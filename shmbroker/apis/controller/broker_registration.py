@@ -62,7 +62,7 @@ def answer(controller: ControllerContext, call: Call, body: dict[str, Any]) -> A
             return {"error_code": NOT_CONTROLLER}
         # It is the same directory at the same address: it may serve what it has.
         logger.warning("%s; broker %d keeps its registration", fault, broker_id)
-        broker_epoch = known.broker_epoch
+        broker_epoch = decisions.image.brokers[broker_id].broker_epoch
     controller.publish_committed()
     return {"broker_epoch": broker_epoch}
 

@@ -124,7 +124,7 @@ class Doubts:
         return is_known and not (is_waiting and self.absent(pending))
 
     def settle(self, cluster: ClusterState, pending: AbstractSet[int]) -> Decided:
-        """Decide about all partitions of those in doubt, and have no more doubts of them."""
+        """Decide about all partitions of those in doubt, who are forgotten when that is stored."""
         decided = Decided([], sorted(self.unclean), {})
         away = self.unclean | self.absent(pending)
         for topic in cluster.image.topics_by_id.values():
@@ -141,8 +141,6 @@ class Doubts:
                 ):
                     name = f"{topic.name}-{partition.partition}"
                     decided.waiting[name] = _holders(partition)
-        for broker_id in decided.brokers:
-            self.forget(broker_id)
         return decided
 
     def _decide(

@@ -370,21 +370,8 @@ def test_a_broker_in_doubt_serves_in_the_turn_in_which_all_is_known(make: Make) 
         controller.turn()
     image = controller.follower.image
     assert all(broker.is_fenced for broker in image.brokers.values())
-    row = {"partition_index": 0, "state": HAS, "leader_epoch": -1, "last_epoch": 0, "epochs": []}
     for number in family.brokers:
-        body = {
-            "broker_id": number,
-            "broker_epoch": image.brokers[number].broker_epoch,
-            "is_last": True,
-            "topics": [
-                {
-                    "topic_id": image.topics_by_name["t"].topic_id,
-                    "partitions": [row | {"end_offset": number}],
-                }
-            ],
-        }
-        family.ask(20007, 0, "TellLogEnds", body, broker=number)
-        controller.turn()
+        tell_ends(family, number, image.brokers[number].broker_epoch)
     assert not any(broker.is_fenced for broker in controller.follower.image.brokers.values())
     assert leaders(family, "t", 1) == [2]
 
@@ -414,6 +401,111 @@ def test_a_broker_waits_for_room_where_the_disk_is_full_and_that_is_said_once(
     unknown = family.register(3)
     controller.turn()  # nobody knows it: it is asked again, and the controller goes on
     assert unknown.flags() == EXECUTED_FLAG_CLOSE
+
+
+class FullDisk:
+    """The disk of a controller, which refuses whatever is larger than `room` while it is full."""
+
+    def __init__(self, family: ControllerFamily, patch: pytest.MonkeyPatch) -> None:
+        voter = family.controllers[1].voter
+        self._append = voter.append
+        self.room: int | None = 0
+        """Records in a batch; None: as many as there are."""
+        patch.setattr(voter, "append", self._take)
+
+    def _take(self, records: list[Any], *more: Any) -> int:
+        if self.room is not None and len(records) > self.room:
+            raise DiskFullFault("no room")
+        return self._append(records, *more)
+
+
+def replicated(make: Make) -> ControllerFamily:
+    family = make(brokers=2)
+    at_work(family)
+    family.until(family.ask(*CREATE_TOPICS, create(topic("t", replicas=2))).answer, 90)
+    return family
+
+
+def is_fenced(family: ControllerFamily, number: int) -> bool:
+    return bool(family.controllers[1].follower.image.brokers[number].is_fenced)
+
+
+def tell_ends(family: ControllerFamily, number: int, epoch: int) -> None:
+    """A broker tells that its log of the topic "t" is as long as its id."""
+    image = family.controllers[1].follower.image
+    row = {"partition_index": 0, "state": HAS, "leader_epoch": -1, "last_epoch": 0, "epochs": []}
+    rows = [row | {"end_offset": number}]
+    topics = [{"topic_id": image.topics_by_name["t"].topic_id, "partitions": rows}]
+    body = {"broker_id": number, "broker_epoch": epoch, "is_last": True, "topics": topics}
+    family.ask(20007, 0, "TellLogEnds", body, broker=number)
+    family.controllers[1].turn()
+
+
+def test_who_died_while_the_disk_was_full_is_fenced_when_there_is_room(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = replicated(make)
+    (was,) = leaders(family, "t", 1)
+    disk = FullDisk(family, monkeypatch)
+    family.die(was)
+    family.turn()
+    assert leaders(family, "t", 1) == [was]
+    disk.room = None
+    family.until(lambda: leaders(family, "t", 1) == [3 - was])
+
+
+def test_who_hangs_no_more_while_the_disk_is_full_serves_when_there_is_room(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = replicated(make)
+    for _ in range(300):
+        family.sign(2)
+        family.clock.sleep(0.1)
+        family.turn()
+    assert is_fenced(family, 2)
+    disk = FullDisk(family, monkeypatch)
+    for _ in range(3):
+        family.clock.sleep(1)
+        family.sign()
+        family.turn()
+    assert is_fenced(family, 2)
+    disk.room = None
+    family.until(lambda: not is_fenced(family, 2))
+
+
+def test_what_was_to_be_settled_while_the_disk_is_full_is_settled_when_there_is_room(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicated(make).end(1)
+    family = make(brokers=2)
+    for number in family.brokers:
+        family.register(number)
+        family.controllers[1].turn()
+    disk = FullDisk(family, monkeypatch)
+    for number in family.brokers:
+        tell_ends(family, number, family.controllers[1].follower.image.brokers[number].broker_epoch)
+    assert is_fenced(family, 1) and is_fenced(family, 2)
+    disk.room = None
+    family.until(lambda: not is_fenced(family, 1) and not is_fenced(family, 2))
+    assert leaders(family, "t", 1) == [2]
+
+
+def test_a_broker_whose_registration_had_room_but_not_its_return_serves_in_the_end(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = replicated(make)
+    (was,) = leaders(family, "t", 1)
+    disk = FullDisk(family, monkeypatch)
+    family.die(was)
+    family.turn()
+    disk.room = 1
+    family.succeed(was)
+    asked = family.register(was)
+    family.controllers[1].turn()
+    assert is_fenced(family, was)
+    disk.room = None
+    tell_ends(family, was, asked.answer()["broker_epoch"])
+    assert family.until(lambda: not is_fenced(family, was))
 
 
 def test_a_full_disk_fails_a_request_and_ends_nothing(
