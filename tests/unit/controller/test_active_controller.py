@@ -17,11 +17,14 @@ from controller_at_work import (
     create,
     join,
     open_controller,
+    topic,
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shmbroker.controller import active_controller
 from shmbroker.controller.active_controller import ActiveController
+from shmbroker.controller.mutation_quotas import Bucket, Mutations
 from shmbroker.controller.raft.metadata_log import MetadataLog
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.metadata.changes import (
@@ -41,6 +44,7 @@ from shmbroker.wire.error_codes import (
     NONE,
     STALE_BROKER_EPOCH,
 )
+from tests.support.steps import finish_counted
 
 
 def follower_of(directory: Path) -> MetadataFollower:
@@ -359,8 +363,8 @@ def test_everybody_who_reads_the_log_has_the_same_image(
 
 def check_whole(image: MetadataImage) -> None:
     assert {t.name: t for t in image.topics_by_id.values()} == image.topics_by_name
-    for topic in image.topics_by_id.values():
-        assert [p.partition for p in topic.partitions] == list(range(len(topic.partitions)))
+    for made in image.topics_by_id.values():
+        assert [p.partition for p in made.partitions] == list(range(len(made.partitions)))
     for type_, name in image.configs:
         assert image.configs[type_, name]
         assert type_ != TOPIC_RESOURCE or name in image.topics_by_name
@@ -409,3 +413,37 @@ def test_broker_that_is_going_to_stop_hands_over_and_joins_nothing(start: Start)
     assert controller.committed_offset == end, "once is enough"
     join(controller, 1)
     assert controller.image.brokers[1].is_active
+
+
+def test_what_is_decided_again_counts_once(
+    controller: ActiveController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(active_controller, "STEP_RECORDS", 2)
+    bucket = Bucket(10.0, 0.0)
+    rows = [{"name": "t", "count": 5, "assignments": None}]
+    create(controller, topic("t", 1))
+    steps = controller.handle_in_steps(
+        "CreatePartitions",
+        3,
+        {"topics": rows, "validate_only": False},
+        NOW_MS,
+        mutations=Mutations(bucket, 1.0, is_strict=True),
+    )
+    next(steps)
+    assert bucket.tokens == 6.0
+    between = [{"name": "t", "count": 3, "assignments": None}]
+    controller.handle("CreatePartitions", 3, {"topics": between, "validate_only": False}, NOW_MS)
+    answer = finish_counted(steps)[0]
+    assert [row["error_code"] for row in answer["results"]] == [0]
+    assert bucket.tokens == 8.0
+    assert len(controller.image.topics_by_name["t"].partitions) == 5
+
+
+def test_a_topic_that_grows_goes_on_round_the_brokers_from_where_it_began(
+    three: ActiveController,
+) -> None:
+    create(three, topic("first", 1), topic("t", 1))
+    rows = [{"name": "t", "count": 6, "assignments": None}]
+    three.handle("CreatePartitions", 3, {"topics": rows, "validate_only": False}, NOW_MS)
+    partitions = three.image.topics_by_name["t"].partitions
+    assert [each.leader_id for each in partitions] == [2, 3, 1, 2, 3, 1]

@@ -181,6 +181,15 @@ def test_a_broker_that_dies_is_fenced_in_the_turn_that_sees_it(make: Make) -> No
     assert family.controllers[1].follower.image.brokers[was].is_fenced
 
 
+def test_a_broker_without_copies_elsewhere_is_not_fenced_when_it_dies(make: Make) -> None:
+    family = make(brokers=2)
+    at_work(family)
+    family.until(family.ask(*CREATE_TOPICS, create(topic("t"))).answer, 90)
+    family.die(1)
+    family.turn()
+    assert not family.controllers[1].follower.image.brokers[1].is_fenced
+
+
 def test_others_lead_what_a_broker_without_room_leads(make: Make) -> None:
     family = make(brokers=2)
     at_work(family)

@@ -145,6 +145,22 @@ def test_nobody_in_doubt_is_elected_before_all_have_registered(
     assert all(broker.is_active for broker in controller.image.brokers.values())
 
 
+def test_nobody_who_may_lack_records_is_elected_while_others_are_to_come(
+    three: ActiveController, start: Start
+) -> None:
+    unclean = {"unclean_leader_election_enable": "true", "min_insync_replicas": "1"}
+    create(three, topic("t", 1, 3, **unclean))
+    alter(three, "t", [1])
+    three.close()
+    controller = start(shmbroker_replicas="3")
+    join(controller, 2, pending=frozenset({1, 2, 3}))
+    assert at(controller, "t").leader_id == 1
+    join(controller, 1, pending=frozenset({1, 3}))
+    partition = at(controller, "t")
+    assert (partition.leader_id, partition.in_sync_replicas) == (1, (1,))
+    assert partition.leader_recovery_state == 0
+
+
 def test_change_of_min_isr_empties_the_elr(three: ActiveController) -> None:
     create(three, topic("t", 1, 3), topic("u", 1, 3))
     three.membership.fence_broker(2, NOW_MS)
@@ -172,6 +188,34 @@ def test_preferred_leaders_lead_again_when_it_is_time(three: ActiveController) -
     assert at(three, "t").leader_id == 2, "it isn't time"
     three.due.elect(602.0, NOW_MS)
     assert at(three, "t").leader_id == 1
+
+
+def test_preferred_leaders_wait_to_be_asked_for_where_that_is_wished(start: Start) -> None:
+    controller = start(shmbroker_replicas="3", auto_leader_rebalance_enable="false")
+    for broker_id in (1, 2, 3):
+        join(controller, broker_id)
+    create(controller, topic("t", 1, 3))
+    controller.membership.fence_broker(1, NOW_MS)
+    controller.membership.unfence_broker(1, NOW_MS)
+    alter(controller, "t", [2, 3, 1])
+    for now_s in (0.0, 400.0, 800.0):
+        controller.due.elect(now_s, NOW_MS)
+    assert at(controller, "t").leader_id == 2
+
+
+def test_who_leads_after_an_unclean_election_takes_in_nobody_before_it_is_done(
+    three: ActiveController,
+) -> None:
+    unclean = {"unclean_leader_election_enable": "true", "min_insync_replicas": "1"}
+    create(three, topic("t", 1, 3, **unclean))
+    alter(three, "t", [1])
+    three.membership.fence_broker(1, NOW_MS)
+    three.due.elect(0.0, NOW_MS)
+    three.due.elect(301.0, NOW_MS)
+    assert at(three, "t").leader_recovery_state == 1
+    assert alter(three, "t", [2, 3], recovery=1)["error_code"] == 42
+    assert alter(three, "t", [2, 3])["isr"] == (2, 3)
+    assert at(three, "t").leader_recovery_state == 0
 
 
 def test_unclean_election_is_for_topics_that_want_it(three: ActiveController) -> None:

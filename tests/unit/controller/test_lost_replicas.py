@@ -321,6 +321,75 @@ def test_one_that_is_eligible_has_more_too(three: ActiveController) -> None:
     assert standing(at(three, "t")) == (3, (3,), ())
 
 
+def test_one_that_is_eligible_leads_before_those_in_sync_that_have_less(
+    three: ActiveController,
+) -> None:
+    create(three, topic("t", 1, 3, min_insync_replicas="3"))
+    three.membership.fence_broker(3, NOW_MS)
+    three.membership.unfence_broker(3, NOW_MS)
+    assert standing(at(three, "t")) == (1, (1, 2), (3,))
+    assert tell_of(three, 3, "t", IS_AHEAD)[0] == 3
+    assert standing(at(three, "t")) == (3, (3,), (2,))
+
+
+def test_one_that_is_fenced_leads_nothing_whatever_it_has(three: ActiveController) -> None:
+    create(three, topic("t", 1, 3))
+    three.membership.fence_broker(2, NOW_MS)
+    three.membership.fence_broker(3, NOW_MS)
+    assert standing(at(three, "t")) == (1, (1,), (3,))
+    assert tell_of(three, 3, "t", IS_AHEAD)[0] == 1
+    assert standing(at(three, "t")) == (1, (1,), (3,))
+
+
+def test_who_is_not_registered_tells_nothing(three: ActiveController) -> None:
+    request = {"broker_id": 9, "broker_epoch": 0, "is_last": True, "topics": []}
+    answer = three.told_ends.take(request, NOW_MS)
+    assert answer == {"error_code": 77, "topics": []}
+
+
+def test_what_one_has_told_does_not_count_after_its_next_death(
+    three: ActiveController, start: Start
+) -> None:
+    """Its log of the topic may be gone: it tells of none."""
+    create(three, topic("t", 1, 3))
+    three.close()
+    controller = start(shmbroker_replicas="3")
+    everybody = frozenset({1, 2, 3})
+    join(controller, 1, is_clean=False, pending=everybody, ends=(0, 99))
+    controller.membership.fence_broker(1, NOW_MS)
+    broker_epoch = controller.membership.register_broker(
+        1, "h", 1, bytes(16), [bytes([1]) * 16], NOW_MS, False, everybody
+    )
+    assert broker_epoch == controller.image.brokers[1].broker_epoch
+    tell(controller, 1, [], is_last=True)
+    join(controller, 2, is_clean=False, pending=everybody - {1}, ends=(0, 5))
+    join(controller, 3, is_clean=False, pending=frozenset({3}), ends=(0, 5))
+    controller.membership.settle(NOW_MS, frozenset())
+    assert at(controller, "t").leader_id in (2, 3)
+
+
+def test_a_single_replica_that_nobody_led_is_led_when_its_broker_is_in_doubt(
+    three: ActiveController, start: Start
+) -> None:
+    """As in a log that Apache Kafka left: when it stops, every leader is -1."""
+    create(three, topic("t", 3, 1), topic("u", 1, 3))
+    (index,) = (
+        at for at in range(3) if three.image.topics_by_name["t"].partitions[at].replicas == (1,)
+    )
+    change = {
+        "partition_id": index,
+        "topic_id": three.image.topics_by_name["t"].topic_id,
+        "leader": NO_LEADER,
+    }
+    three.log.commit([("PartitionChangeRecord", 2, change)], NOW_MS)
+    three.close()
+    controller = start(shmbroker_replicas="3")
+    for broker_id in (3, 2, 1):
+        pending = frozenset(range(1, broker_id + 1))
+        join(controller, broker_id, is_clean=False, pending=pending, ends=(0, 5))
+    assert at(controller, "t", index).leader_id == 1
+
+
 @pytest.mark.parametrize("state", [LACKS, IS_AHEAD])
 @pytest.mark.parametrize(("index", "is_known"), [(0, True), (1, False), (-1, False)])
 def test_of_a_partition_that_is_not_there_nothing_is_told(

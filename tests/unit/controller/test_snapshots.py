@@ -20,10 +20,11 @@ from shmbroker.log.config import LogConfig
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.metadata.draft import applied
 from shmbroker.metadata.follower import MetadataFollower
-from shmbroker.metadata.image import MetadataImage
+from shmbroker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from shmbroker.metadata.image_records import image_records
 from shmbroker.metadata.log_reader import MetadataLogReader, snapshot_ids, snapshot_name
 from shmbroker.settings.broker_config import BrokerConfig
+from shmbroker.wire.metadata_records import decode_metadata_record, encode_metadata_record
 from tests.support.damaged_directory import Damage, empty, fill, flip, flip_last, halve, zero
 from tests.support.descriptors import open_below
 from tests.support.metadata_log import read_all
@@ -64,6 +65,20 @@ def test_an_image_is_what_its_records_make(lived_in: ActiveController) -> None:
     records = [(at, 0, *record) for at, record in enumerate(image_records(image, []))]
     made, _ = applied(MetadataImage(CLUSTER_ID), records, image.offset, image.epoch)
     assert made == image
+
+
+def test_all_that_is_known_of_a_broker_and_a_partition_is_in_a_snapshot() -> None:
+    """Each field has a value that no other has, and that isn't the one it has by default."""
+    image = MetadataImage(CLUSTER_ID)
+    broker = BrokerImage(3, "h", 9, "r", 5, b"i" * 16, False, (b"d" * 16,), True)
+    directories = (b"1" * 16, b"2" * 16)
+    partition = PartitionImage(0, (1, 2), (1,), 1, 4, 7, directories, (2,), (5,), (6,), (8,), 1)
+    topic = TopicImage("t", b"t" * 16, (partition,))
+    image.brokers[3] = broker
+    image.topics_by_name["t"] = image.topics_by_id[topic.topic_id] = topic
+    rows = [encode_metadata_record(*record) for record in image_records(image, [])]
+    records = [(at, 0, *decode_metadata_record(row)) for at, row in enumerate(rows)]
+    assert applied(MetadataImage(CLUSTER_ID), records, 0, 0)[0] == image
 
 
 def test_who_begins_late_begins_with_the_snapshot(
@@ -136,6 +151,14 @@ def test_snapshots_come_by_growth_and_by_time_and_old_ones_go(tmp_path: Path) ->
     assert not schedule.maybe_write(follower, set_back_ms, STEADY_MS + 900)
     assert schedule.maybe_write(follower, set_back_ms, STEADY_MS + 1000)
     assert not schedule.maybe_write(follower, set_back_ms, STEADY_MS + 9000), "nothing has changed"
+    log.append(1, [feature(100)], NOW_MS)
+    log.flush()
+    follower.catch_up(log.log_end_offset)
+    assert schedule.maybe_write(follower, NOW_MS, STEADY_MS + 9000)
+    log.append(1, [feature(99)], NOW_MS)
+    log.flush()
+    follower.catch_up(log.log_end_offset)
+    assert not schedule.maybe_write(follower, NOW_MS, STEADY_MS + 9999), "an interval after that"
     end_offset = log.log_end_offset
     log.close()
     again = MetadataLog.open(str(tmp_path), now_ms)

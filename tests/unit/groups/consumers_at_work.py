@@ -116,10 +116,18 @@ class Room:
         }
         return self.beat(member_id, 0, **(body | more))
 
-    def classic_join(self, member_id: str, *topics: str, owned: Any = (), **more: Any) -> Any:
+    def classic_join(
+        self,
+        member_id: str,
+        *topics: str,
+        owned: Any = (),
+        rack: str | None = None,
+        version: int = 3,
+        **more: Any,
+    ) -> Any:
         rows = [{"topic": topic, "partitions": list(each)} for topic, each in owned]
-        message = {"topics": list(topics), "owned_partitions": rows}
-        metadata = struct.pack(">h", 1) + codec.encode("ConsumerProtocolSubscription", 1, message)
+        message = {"topics": list(topics), "owned_partitions": rows, "rack_id": rack}
+        metadata = struct.pack(">h", 3) + codec.encode("ConsumerProtocolSubscription", 3, message)
         body = {
             "member_id": member_id,
             "group_instance_id": None,
@@ -130,7 +138,7 @@ class Room:
         } | more
         topics_now = self.cluster.topics
         answer, change = on_classic_join(
-            self.group, body, 3, "client", "/host", self.now_ms, topics_now
+            self.group, body, version, "client", "/host", self.now_ms, topics_now
         )
         return answer if self.store(change) else {"error_code": error_codes.NOT_COORDINATOR}
 

@@ -16,7 +16,7 @@ from shmbroker.metadata.changes import ConfigChanged, TopicCreated
 from shmbroker.metadata.image import GROUP_RESOURCE, MetadataImage, TopicImage
 from shmbroker.wire import codec, error_codes
 from tests.unit.groups.groups_at_work import Call
-from tests.unit.groups.test_group_coordinator import Broker
+from tests.unit.groups.test_group_coordinator import SUBSCRIBED_TO_T, Broker
 
 TOPIC_ID = b"the topic's id.."
 GOLDEN = Path(__file__).with_name("kafka_consumer_group.txt")
@@ -200,6 +200,137 @@ def test_offsets_stay_when_a_group_changes_its_protocol(office: Office) -> None:
     office.restart()
     assert isinstance(office.group, ClassicGroup) and list(office.group.members) == [member]
     assert office.groups.shards[0].store.of_group("g")
+
+
+def embedded(name: str, version: int, **message: Any) -> bytes:
+    """What classic consumers say to each other."""
+    encoded = codec.encode(f"ConsumerProtocol{name}", version, message)
+    return version.to_bytes(2, "big") + encoded
+
+
+def classic_group(office: Office) -> tuple[str, str]:
+    """A stable classic group of a static member that reads two partitions of "t", and one that
+    reads the others; their ids."""
+    subscription = embedded("Subscription", 3, topics=["t", "u"], rack_id="rack")
+    protocols = [{"name": "range", "metadata": subscription}]
+    more = {"rebalance_timeout_ms": 7000, "session_timeout_ms": 8000, "protocols": protocols}
+    first = office.join(group_instance_id="i", **more)
+    office.wait(0)
+    second = office.join(protocols=[{"name": "range", "metadata": SUBSCRIBED_TO_T}])
+    again = office.join(member=first.answer["member_id"], group_instance_id="i", **more)
+    office.wait(0)
+    ids = [call.answer["member_id"] for call in (again, second)]
+    halves = ([0, 1], [2, 3])
+    rows = [
+        {
+            "member_id": member,
+            "assignment": embedded(
+                "Assignment", 1, assigned_partitions=[{"topic": "t", "partitions": half}]
+            ),
+        }
+        for member, half in zip(ids, halves, strict=True)
+    ]
+    call = Call()
+    body = {"group_id": "g", "member_id": ids[0], "group_instance_id": "i"}
+    body |= {"generation_id": 2, "protocol_type": None, "protocol_name": None, "assignments": rows}
+    office.groups.classics.sync(call, body)
+    assert call.answer["error_code"] == 0
+    return ids[0], ids[1]
+
+
+def test_members_bring_all_that_they_have_to_the_new_protocol_and_back(office: Office) -> None:
+    static, other = classic_group(office)
+    before = {member.member_id: member for member in office.group.members.values()}
+    assert office.enter("new")["member_epoch"] == 3
+    member = office.group.members[static]
+    assert (member.instance_id, member.rack_id) == ("i", "rack")
+    assert (member.client_id, member.client_host) == ("client", "/host")
+    assert (member.epoch, member.previous_epoch, member.rebalance_timeout_ms) == (2, 2, 7000)
+    assert member.subscribed_topics == {"t", "u"}
+    assert member.classic == (8000, before[static].protocols)
+    assert member.assigned == {TOPIC_ID: {0, 1}}
+    assert office.group.members[other].assigned == {TOPIC_ID: {2, 3}}
+    assert office.group.members[other].rack_id is None
+    assert office.group.static_members == {"i": static}
+    office.beat("new", -1)
+    group = office.group
+    assert isinstance(group, ClassicGroup)
+    assert (group.generation_id, group.protocol_type, group.protocol_name) == (
+        3,
+        "consumer",
+        "range",
+    )
+    assert group.leader_id in (static, other)
+    assert group.subscribed_topics == {"t", "u"}
+    for member_id, was in before.items():
+        is_now = group.members[member_id]
+        for name in ("instance_id", "client_id", "client_host", "rebalance_timeout_ms",
+                     "session_timeout_ms", "protocols"):  # fmt: skip
+            assert getattr(is_now, name) == getattr(was, name), name
+    assert group.static_members == {"i": static}
+
+
+def test_members_that_fall_silent_as_the_group_becomes_a_classic_one_are_gone(
+    office: Office,
+) -> None:
+    classic_group(office)
+    office.enter("new")
+    office.beat("new", -1)
+    office.wait(20_000)
+    assert not office.group.members
+
+
+def test_a_classic_member_in_the_place_of_the_last_new_one_makes_the_group_a_classic_one(
+    office: Office,
+) -> None:
+    office.enter("new", instance_id="i")
+    first = office.join().answer["member_id"]
+    assert office.types() == ["consumer"]
+    assigned = office.group.targets["new"]
+    answer = office.join(group_instance_id="i").answer
+    assert (answer["error_code"], office.types()) == (0, ["classic"])
+    group = office.group
+    assert group.generation_id == answer["generation_id"]
+    assert set(group.members) == {first, answer["member_id"]}
+    assert group.static_members == {"i": answer["member_id"]}
+    (topic,) = assigned
+    wanted = [{"topic": "t", "partitions": sorted(assigned[topic])}]
+    given = group.members[answer["member_id"]].assignment
+    assert given == embedded("Assignment", 0, assigned_partitions=wanted)
+    office.restart()
+    assert set(office.group.members) == {first, answer["member_id"]}
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        ({"group_id": " "}, error_codes.INVALID_REQUEST),
+        ({"member_id": ""}, error_codes.INVALID_REQUEST),
+        ({"server_assignor": "best"}, error_codes.UNSUPPORTED_ASSIGNOR),
+    ],
+)
+def test_what_no_group_could_answer_makes_none(
+    office: Office, more: dict[str, Any], error: int
+) -> None:
+    assert office.enter("a", **more)["error_code"] == error
+    assert office.groups.groups == {}
+
+
+def test_classic_members_learn_that_nothing_could_be_stored(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office.enter("a")
+    member = office.join().answer["member_id"]
+
+    def fail(*_: object) -> None:
+        raise StorageFault("full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(office.partitions[0].log), "append", fail)
+        assert office.join().answer["error_code"] == error_codes.NOT_COORDINATOR
+        _, errors = office.groups.classics.leave("g", [(member, None), ("x", None)])
+        assert errors == [error_codes.NOT_COORDINATOR, error_codes.UNKNOWN_MEMBER_ID]
+    assert set(office.group.members) == {"a", member}
 
 
 def test_who_waits_in_a_classic_group_begins_again_in_the_new_one(office: Office) -> None:

@@ -7,7 +7,9 @@ import pytest
 
 from shmbroker.groups.consumer import records as stored
 from shmbroker.groups.consumer.classic_members import on_classic_heartbeat, on_classic_sync
+from shmbroker.groups.consumer.departures import on_classic_leave
 from shmbroker.groups.consumer.heartbeats import on_heartbeat
+from shmbroker.groups.group_memory import PROTOCOLS_MAX
 from shmbroker.wire import error_codes
 from tests.unit.groups.consumers_at_work import NO_SHARD, REBALANCE_MS, SESSION_MS, Room
 
@@ -390,3 +392,87 @@ def test_a_classic_member_has_its_session_and_time_for_each_step() -> None:
     classic_sync(room, "c", 1)
     room.join("a", "t", rebalance_timeout_ms=1)
     beats_until_it_is_gone(30)  # it has not joined again
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        ({"protocol_type": "connect"}, error_codes.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocols": []}, error_codes.INCONSISTENT_GROUP_PROTOCOL),
+        (
+            {"protocols": [{"name": f"p{at}", "metadata": b""} for at in range(PROTOCOLS_MAX + 1)]},
+            error_codes.INCONSISTENT_GROUP_PROTOCOL,
+        ),
+        (
+            {"protocols": [{"name": "other", "metadata": b""}]},
+            error_codes.INCONSISTENT_GROUP_PROTOCOL,
+        ),
+        ({"protocols": [{"name": "range", "metadata": b"?"}]}, error_codes.UNKNOWN_SERVER_ERROR),
+        ({"group_instance_id": "x"}, error_codes.UNKNOWN_MEMBER_ID),
+        ({}, 0),
+    ],
+)
+def test_a_classic_member_that_joins_is_refused_for_its_reason(
+    more: dict[str, Any], error: int
+) -> None:
+    room = Room(t=2)
+    room.join("a", "t")
+    room.classic_join("c", "t")
+    before = room.changes
+    assert room.classic_join("d", "t", **more)["error_code"] == error
+    assert (room.changes == before) == bool(error)
+
+
+@pytest.mark.parametrize(("version", "asks"), [(3, False), (4, True), (9, True)])
+def test_a_new_classic_member_has_to_come_again_with_its_id(version: int, asks: bool) -> None:
+    room = Room(t=2)
+    room.join("a", "t")
+    answer = room.classic_join("", "t", version=version)
+    assert (answer["error_code"] == error_codes.MEMBER_ID_REQUIRED) == asks
+    assert answer["member_id"] == "made-1"
+    assert ("made-1" in room.group.members) != asks
+    answer = room.classic_join("", "t", version=version, group_instance_id="i")
+    assert answer["error_code"] == 0
+
+
+def test_all_that_a_classic_member_says_of_itself_is_kept() -> None:
+    room = Room(t=2)
+    room.join("a", "t")
+    room.classic_join("c", "t", rack="r", rebalance_timeout_ms=7000, session_timeout_ms=9000)
+    member = room.group.members["c"]
+    assert (member.rack_id, member.rebalance_timeout_ms) == ("r", 7000)
+    assert member.classic is not None and member.classic.session_timeout_ms == 9000
+    assert (member.client_id, member.client_host) == ("client", "/host")
+    room.classic_join("c", "t")
+    assert room.group.members["c"].rack_id == "r", "it may leave that out"
+
+
+def test_who_leaves_in_the_classic_way_is_told_for_each() -> None:
+    room = Room(t=2)
+    room.join("a", "t")
+    room.classic_join("c", "t")
+    room.classic_join("", "t", group_instance_id="j")
+    room.classic_join("", "t", group_instance_id="k")
+    topics = room.cluster.topics
+    unknown, fenced = error_codes.UNKNOWN_MEMBER_ID, error_codes.FENCED_INSTANCE_ID
+    others = [("x", None), ("", "x"), ("x", "j")]
+    assert on_classic_leave(room.group, others, topics) == ([unknown, unknown, fenced], None)
+    left = room.group.static_members["j"]
+    leaving = [("x", None), ("c", None), ("", "k"), (left, "j")]
+    errors, change = on_classic_leave(room.group, leaving, topics)
+    assert errors == [unknown, 0, 0, 0]
+    assert room.store(change)
+    assert list(room.group.members) == ["a"]
+    room.check()
+
+
+def test_a_member_that_changes_its_protocol_need_not_join_or_sync_any_more() -> None:
+    room = Room(t=2)
+    room.join("a", "t")
+    room.classic_join("c", "t", rebalance_timeout_ms=1000)
+    room.join("c", "t")
+    assert room.group.members["c"].classic is None
+    room.wait(SESSION_MS - 1)
+    assert "c" in room.group.members
+    room.wait(1)
+    assert "c" not in room.group.members

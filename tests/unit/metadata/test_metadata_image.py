@@ -267,6 +267,31 @@ def test_brokers(image: MetadataImage) -> None:
     assert are(changes, BrokerChanged(again.brokers[1], None))
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [topic("c", b"c" * 16), partition(b"c" * 16, 0)],
+        [removal(A)],
+        [partition(A, 2), change(A, 0, leader=2)],
+        [setting(TOPIC_RESOURCE, "a", "retention.ms", None)],
+        [setting(BROKER_RESOURCE, "", "retention.ms", "5")],
+        [("UnregisterBrokerRecord", 0, {"broker_id": 2, "broker_epoch": 5}), registration(3)],
+        [("FenceBrokerRecord", 0, {"id": 1, "epoch": 5}), registration(1, fenced=False)],
+        [("RemoveUserScramCredentialRecord", 0, {"name": "u", "mechanism": 1})],
+        [],
+    ],
+)
+def test_an_image_that_was_read_anew_differs_as_one_that_was_made_of_it(
+    image: MetadataImage, rows: list[tuple]
+) -> None:
+    user = {"name": "u", "mechanism": 1, "salt": A, "iterations": 4096}
+    keys = {"stored_key": A, "server_key": B}
+    image, _ = applied(image, ("UserScramCredentialRecord", 0, user | keys))
+    after, changes = applied(image, *rows)
+    assert bool(changes) == bool(rows)
+    assert are(draft.difference(image, after), *changes)
+
+
 def test_features_and_producer_ids(image: MetadataImage) -> None:
     level = ("FeatureLevelRecord", 0, {"name": "f", "feature_level": 2})
     after, _ = applied(image, level, ("ProducerIdsRecord", 0, {"next_producer_id": 3000}))
