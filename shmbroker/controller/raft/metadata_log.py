@@ -132,7 +132,7 @@ class MetadataLog:
             now_ms=now_ms(),
         )
         if log.log_end_offset < latest_end:
-            truncate_fully(log, latest_end)
+            truncate_fully(log, latest_end, epochs=[])
         # What a killed process has written is there, but may not be durable.
         log.flush()
         return cls(log, directory, now_ms)
@@ -282,10 +282,7 @@ class MetadataLog:
         """Take a snapshot that is written whole: the log goes on, empty, where it ends."""
         fd, self._part_fd = self._part_fd, -1
         self._finish(fd, snapshot)
-        truncate_fully(self._log, snapshot.end_offset)
-        self._log.leader_epochs.truncate_from_end(0)
-        self._log.leader_epochs.write()
-        self._log.activate()
+        truncate_fully(self._log, snapshot.end_offset, epochs=[])
         self._remove_snapshots([each for each in self._snapshots if each != tuple(snapshot)])
 
     def add_snapshot(self, snapshot: SnapshotId, content: Iterable[bytes]) -> None:

@@ -10,11 +10,13 @@ import pytest
 from controller_at_work import CLUSTER_ID, DIRECTORY_ID, NOW_MS, join
 
 from shmbroker.controller.active_controller import ActiveController
+from shmbroker.controller.raft import metadata_log
 from shmbroker.controller.raft.metadata_log import MetadataLog
 from shmbroker.controller.raft.quorum import FOLLOWER, LEADER, Quorum
 from shmbroker.controller.raft.quorum_messages import SnapshotId
 from shmbroker.controller.raft.quorum_state import QuorumState
 from shmbroker.controller.raft.snapshots import SnapshotSchedule, image_snapshot
+from shmbroker.controller.raft.snapshots import snapshot as snapshot_pieces
 from shmbroker.errors import CorruptFault
 from shmbroker.log.config import LogConfig
 from shmbroker.log.faults import DiskFullFault
@@ -119,6 +121,31 @@ def test_a_piece_of_a_snapshot_that_is_taken_in_parts_is_written_whole(
     log.write_snapshot(snapshot, 10, b"and the second")
     log.install_snapshot(snapshot)
     assert log.read_snapshot(snapshot, 0) == (24, b"the first and the second")
+
+
+def test_a_kill_amid_a_snapshot_leaves_no_epoch_of_records_that_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = MetadataLog.open(str(tmp_path), now_ms)
+    log.append(7, [feature(1)], NOW_MS)
+    log.flush()
+    snapshot = SnapshotId(100, 6)
+    log.write_snapshot(snapshot, 0, b"".join(snapshot_pieces([feature(1)], 6, NOW_MS, NOW_MS)))
+
+    class Killed(Exception):
+        pass
+
+    def die(*_: object, **__: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(metadata_log, "truncate_fully", die)
+        with pytest.raises(Killed):
+            log.install_snapshot(snapshot)
+    again = MetadataLog.open(str(tmp_path), now_ms)
+    assert (again.log_start_offset, again.log_end_offset) == (100, 100)
+    assert again.last_epoch == 6
+    again.close()
 
 
 def test_snapshots_come_by_growth_and_by_time_and_old_ones_go(tmp_path: Path) -> None:
