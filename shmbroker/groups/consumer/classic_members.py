@@ -133,7 +133,7 @@ def on_classic_sync(
     found = subscription_of(metadata)
     version = found.version if found is not None else 0
     member.sync_deadline_ms = NEVER_MS
-    _see(group, member, now_ms + member.classic.session_timeout_ms)
+    member.deadline_ms = now_ms + member.classic.session_timeout_ms
     return {
         "error_code": 0,
         "protocol_type": body["protocol_type"],
@@ -147,7 +147,7 @@ def on_classic_heartbeat(group: ConsumerGroup, body: dict[str, Any], now_ms: int
     member, error = known_classic(group, body)
     if member is None or member.classic is None:
         return error
-    _see(group, member, now_ms + member.classic.session_timeout_ms)
+    member.deadline_ms = now_ms + member.classic.session_timeout_ms
     if (
         member.epoch < group.epoch
         or member.state == UNREVOKED
@@ -186,11 +186,6 @@ def _subscribed(
     new.subscribed_topics = frozenset(subscription["topics"])
     new.subscribed_regex = ""
     return new
-
-
-def _see(group: ConsumerGroup, member: ConsumerMember, deadline_ms: int) -> None:
-    member.deadline_ms = deadline_ms
-    group.wake_by(deadline_ms)
 
 
 def _expect_join(group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:

@@ -1,7 +1,7 @@
 """Brokers without room on their disk: who leads instead, and when they get it back."""
 
 import pytest
-from controller_at_work import NOW_MS, alter, at, create
+from controller_at_work import NOW_MS, Start, alter, at, create, join
 from decision_cases import topic
 
 from shmbroker.controller.active_controller import ActiveController
@@ -140,6 +140,19 @@ def test_it_is_given_back_when_it_is_in_sync_again(three: ActiveController) -> N
     alter(three, "t", [2, 3, 1])
     look(three, WAIT_S + 2)
     assert led(three) == [1]
+
+
+def test_nothing_is_given_back_where_leaders_stay_until_they_are_asked(start: Start) -> None:
+    controller = start(shmbroker_replicas="3", auto_leader_rebalance_enable="false")
+    for broker_id in (1, 2, 3):
+        join(controller, broker_id)
+    create(controller, topic("t", 1, 3))
+    look(controller, 0.0, full={1})
+    look(controller, WAIT_S, full={1})
+    look(controller, WAIT_S + 1)
+    alter(controller, "t", [2, 3, 1])
+    look(controller, WAIT_S + 2)
+    assert led(controller) == [2]
 
 
 def test_watch_forgets_what_is_over() -> None:

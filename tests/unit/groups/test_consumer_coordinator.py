@@ -86,6 +86,12 @@ def owned(*partitions: int) -> list[dict[str, Any]]:
     return [{"topic_id": TOPIC_ID, "partitions": list(partitions)}]
 
 
+def embedded(name: str, version: int, **message: Any) -> bytes:
+    """What classic consumers say to each other."""
+    encoded = codec.encode(f"ConsumerProtocol{name}", version, message)
+    return version.to_bytes(2, "big") + encoded
+
+
 def test_a_group_is_the_same_after_a_restart(office: Office) -> None:
     office.enter("a", instance_id="i")
     office.enter("b", subscribed_topic_names=[], subscribed_topic_regex="t+")
@@ -156,6 +162,24 @@ def test_a_group_has_settings_of_its_own(office: Office) -> None:
     assert office.beat("a", 1)["heartbeat_interval_ms"] == 7000
 
 
+@pytest.mark.parametrize("was", ["nothing", "classic", "loaded"])
+def test_settings_that_a_group_has_before_it_is_there_count(office: Office, was: str) -> None:
+    if was == "classic":
+        office.stable()
+    elif was == "loaded":
+        office.enter("a")
+        office.restart(is_patient=False)
+    configs = office.groups.consumers.topics.image.configs
+    configs[GROUP_RESOURCE, "g"] = {
+        "consumer.heartbeat.interval.ms": "7000",
+        "consumer.session.timeout.ms": "50000",
+    }
+    while office.groups.loading:
+        office.groups.run_due()
+    assert office.enter("a")["heartbeat_interval_ms"] == 7000
+    assert office.group.session_timeout_ms == 50_000
+
+
 def test_a_group_that_is_loaded_still_hears_of_settings_of_its_own(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,12 +224,6 @@ def test_offsets_stay_when_a_group_changes_its_protocol(office: Office) -> None:
     office.restart()
     assert isinstance(office.group, ClassicGroup) and list(office.group.members) == [member]
     assert office.groups.shards[0].store.of_group("g")
-
-
-def embedded(name: str, version: int, **message: Any) -> bytes:
-    """What classic consumers say to each other."""
-    encoded = codec.encode(f"ConsumerProtocol{name}", version, message)
-    return version.to_bytes(2, "big") + encoded
 
 
 def classic_group(office: Office) -> tuple[str, str]:
@@ -342,6 +360,43 @@ def test_who_waits_in_a_classic_group_begins_again_in_the_new_one(office: Office
     again = office.join(member=second.answer["member_id"])
     assert (again.answer["error_code"], again.answer["leader"]) == (0, "")
     assert first in office.group.members
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        {"protocols": [{"name": "range", "metadata": b"?"}]},
+        {"assignment": b"?"},
+        {"assignment": embedded("Assignment", 0, user_data=b"its own")},
+        {"protocol_type": "connect"},
+    ],
+)
+def test_a_group_stays_classic_whose_members_would_lose_something(
+    office: Office, what: dict[str, Any]
+) -> None:
+    assignment = what.pop("assignment", b"")
+    call = office.join(**what)
+    office.wait(0)
+    member = call.answer["member_id"]
+    Broker.sync(office, member)
+    office.group.members[member].assignment = assignment
+    answer = office.enter("new")
+    assert answer["error_code"] == error_codes.GROUP_ID_NOT_FOUND
+    assert office.types() == ["classic"]
+
+
+@pytest.mark.parametrize("asks", [Office.heartbeat, Office.sync])
+def test_the_timer_fences_who_is_told_to_join_again_and_does_not(office: Office, asks: Any) -> None:
+    office.enter("a")
+    member = office.join(rebalance_timeout_ms=3000).answer["member_id"]
+    epoch = office.group.members[member].epoch
+    office.sync(member, generation=epoch)
+    office.enter("b")
+    asks(office, member, "g", epoch)
+    office.wait(2999)
+    assert member in office.group.members
+    office.wait(1)
+    assert member not in office.group.members
 
 
 def test_an_empty_group_becomes_a_classic_one(office: Office) -> None:

@@ -113,8 +113,9 @@ def test_most_members_choose_the_assignor() -> None:
     room.join("a", "t", server_assignor="range")
     assert assignor_of(room.group) == "range"
     room.join("b", "t", server_assignor="uniform")
-    room.join("c", "t", server_assignor="uniform")
-    assert assignor_of(room.group) == "uniform"
+    assert assignor_of(room.group) == "uniform", "of as many votes"
+    room.join("c", "t", server_assignor="range")
+    assert assignor_of(room.group) == "range"
 
 
 def test_ranges_follow_instance_ids_and_not_the_member_ids_of_now() -> None:
@@ -175,6 +176,32 @@ def test_expressions_are_resolved_and_followed() -> None:
     assert sorted(partitions(room.beat("m", 2))) == [0, 0, 1]
     room.beat("m", 3, subscribed_topic_regex="")
     assert (room.group.regexes.resolved, room.group.regexes.counts) == ({}, {})
+
+
+def test_an_expression_that_comes_soon_after_another_is_resolved_when_it_is_time() -> None:
+    room = Room(red=1, blue=1)
+    room.join("a", subscribed_topic_names=None, subscribed_topic_regex="red")
+    room.beat("a", 1)
+    room.wait(5000)
+    room.join("b", subscribed_topic_names=None, subscribed_topic_regex="blue")
+    room.wait(5000)
+    room.beat("b", room.group.members["b"].epoch)
+    assert not room.group.is_subscribed("blue")
+    room.wait(1)
+    room.beat("b", room.group.members["b"].epoch)
+    assert room.group.is_subscribed("blue") and room.group.is_subscribed("red")
+
+
+def test_who_drops_its_expression_reads_what_it_names_at_once() -> None:
+    room = Room(red=1, blue=1)
+    room.join("a", "blue", subscribed_topic_regex="red")
+    room.beat("a", 1)
+    assert len(room.shares()["a"]) == 2
+    epoch = room.group.epoch
+    room.beat("a", epoch, subscribed_topic_regex="")
+    assert room.group.epoch == epoch + 1
+    room.beat("a", epoch, topic_partitions=[])
+    assert room.group.targets["a"] == {room.cluster.id_of("blue"): {0}}
 
 
 def test_an_expression_finds_only_what_who_asks_may_see() -> None:

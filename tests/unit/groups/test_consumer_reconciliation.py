@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from shmbroker.groups.consumer import records as stored
+from shmbroker.groups.consumer.change import ConsumerSettings
 from shmbroker.groups.consumer.classic_members import on_classic_heartbeat, on_classic_sync
 from shmbroker.groups.consumer.departures import on_classic_leave
 from shmbroker.groups.consumer.heartbeats import on_heartbeat
@@ -476,3 +477,33 @@ def test_a_member_that_changes_its_protocol_need_not_join_or_sync_any_more() -> 
     assert "c" in room.group.members
     room.wait(1)
     assert "c" not in room.group.members
+
+
+@pytest.mark.parametrize("asks", [classic_beat, lambda *says: classic_sync(*says)["error_code"]])
+def test_a_classic_member_that_is_told_to_join_again_is_fenced_unless_it_does(asks: Any) -> None:
+    room = Room(t=2)
+    for joins in (True, False):
+        room.classic_join("c", "t", rebalance_timeout_ms=5000)
+        epoch = room.group.members["c"].epoch
+        classic_sync(room, "c", epoch)
+        room.join(f"a{joins}", "t")
+        assert asks(room, "c", epoch) == REBALANCE
+        if joins:
+            room.classic_join("c", "t", rebalance_timeout_ms=5000)
+            classic_sync(room, "c", room.group.members["c"].epoch)
+        room.wait(4999)
+        assert "c" in room.group.members
+        room.wait(1)
+        assert ("c" in room.group.members) == joins
+
+
+def test_who_leaves_together_in_the_classic_way_leaves_a_classic_group() -> None:
+    room = Room(ConsumerSettings(), t=2)
+    room.join("a", "t")
+    for member_id in ("c", "d"):
+        room.classic_join(member_id, "t")
+    leaving = [("c", None), ("a", None)]
+    errors, change = on_classic_leave(room.group, leaving, room.cluster.topics)
+    assert errors == [0, 0]
+    assert change is not None and change.downgrade is not None
+    assert [member.member_id for member, _ in change.downgrade.members] == ["d"]

@@ -115,6 +115,7 @@ def test_no_step_reads_or_writes_more_than_some_subscriptions(
             body["group_instance_id"] = known.instance_id
             error, _ = office.groups.classics.heartbeat(body)
             assert error == 0, "its members are served meanwhile"
+    assert touched[0] <= STEP_BYTES + 3 * SUBSCRIPTION_BYTES
     assert count > 3 * MEMBERS * SUBSCRIPTION_BYTES // STEP_BYTES // 2
     assert call.answer["member_epoch"] == 2
     assert isinstance(office.group, ConsumerGroup) and len(office.group.members) == MEMBERS + 1
