@@ -668,6 +668,23 @@ def test_another_takes_over_from_one_that_dies(make: Make) -> None:
     assert "t" in successor.follower.image.topics_by_name
 
 
+def test_who_hung_under_a_predecessor_serves_again_under_its_successor(make: Make) -> None:
+    family = make(controllers=3, brokers=3)
+    number = at_work(family)
+    created = family.ask(*CREATE_TOPICS, create(topic("t", replicas=3)), of=number)
+    family.until(lambda: family.apply() or created.answer())
+    active = family.controllers[number]
+    for _ in range(300):
+        family.sign(2)
+        family.clock.sleep(0.1)
+        family.turn()
+    assert active.follower.image.brokers[2].is_fenced
+    family.end(number)
+    successor = family.until(family.active)
+    assert successor.number != number and successor.follower.image.brokers[2].is_fenced
+    family.until(lambda: not successor.follower.image.brokers[2].is_fenced)
+
+
 def test_a_death_among_the_voters_is_acted_on_at_once(make: Make) -> None:
     family = make(controllers=3, brokers=3)
     number = at_work(family)

@@ -223,21 +223,30 @@ def test_a_damaged_snapshot_is_put_aside_while_the_log_leads_there(
     again.close()
 
 
-def test_a_reader_whose_segments_are_gone_goes_on_with_a_snapshot(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_in_transaction", [False, True])
+def test_a_reader_whose_segments_are_gone_goes_on_with_a_snapshot(
+    tmp_path: Path, is_in_transaction: bool
+) -> None:
     log = MetadataLog.open(str(tmp_path), now_ms, LogConfig({"segment.bytes": "300"}))
     behind = follower_of(tmp_path)
     ahead = follower_of(tmp_path)
     for level in range(1, 30):
+        if is_in_transaction and level == 2:
+            log.append(1, [("BeginTransactionRecord", 0, {"name": None})], NOW_MS)
         log.append(1, [feature(level)], NOW_MS)
         log.flush()
         if level == 2:
             behind.catch_up(log.log_end_offset)
+            assert behind.reader.is_in_transaction is is_in_transaction
+            if is_in_transaction:
+                log.append(1, [("EndTransactionRecord", 0, {})], NOW_MS)
         if level % 10 == 0:
             ahead.catch_up(log.log_end_offset)
             snapshot = SnapshotId(ahead.image.offset, ahead.image.epoch)
             log.add_snapshot(snapshot, image_snapshot(ahead.image, NOW_MS, NOW_MS))
             log.retain(0, -1)
     behind.catch_up(log.log_end_offset)
+    assert not behind.reader.is_in_transaction
     assert behind.image.features == {"test.version": 29}
     assert behind.image.offset == log.log_end_offset
     log.close()
