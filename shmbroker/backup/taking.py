@@ -37,6 +37,7 @@ from shmbroker.log.file_names import (
     mark_of,
     parse_partition_directory,
 )
+from shmbroker.tier.object_store import unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -356,7 +357,10 @@ def _names(path: str) -> Iterator[str]:
 def _pieces(fd: int, size: int, path: str) -> Iterator[bytes]:
     position = 0
     while position < size:
-        piece = os.pread(fd, min(PIECE_BYTES, size - position), position)
+        try:
+            piece = os.pread(fd, min(PIECE_BYTES, size - position), position)
+        except OSError as error:
+            raise unreadable(path, error) from error
         if not piece:
             raise CorruptFault(
                 f"{path} ends at {position}, before {size} bytes that it should have"

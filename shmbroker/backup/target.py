@@ -17,7 +17,7 @@ from typing import Protocol, cast
 from urllib.parse import quote
 
 from shmbroker import clock
-from shmbroker.errors import ConfigFault
+from shmbroker.errors import ConfigFault, StorageFault
 from shmbroker.log.meta_properties import refuse_inside
 from shmbroker.tier.directory_store import DirectoryStore
 from shmbroker.tier.object_store import (
@@ -191,6 +191,10 @@ def put_open_file(store: ObjectStore, key: str, fd: int, size: int, may_link: bo
 def _link(fd: int, path: str, target: str) -> bool:
     try:
         os.fdatasync(fd)
+    except OSError as error:
+        source = os.path.realpath(path)
+        raise StorageFault(f"can't write {source} to its disk: {error.strerror}") from error
+    try:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         directory = os.open(os.path.dirname(target), os.O_RDONLY | os.O_DIRECTORY)
         try:  # with a descriptor Python calls linkat, which alone follows the link in /proc

@@ -15,11 +15,12 @@ from contextlib import suppress
 
 from shmbroker.errors import StorageFault
 from shmbroker.log.checkpoints import sync_directory
-from shmbroker.tier.object_store import MissingFault, StoreFault
+from shmbroker.tier.object_store import MissingFault, StoreFault, unreadable
 from shmbroker.tier.store_mark import StoreMark
 
 _TEMPORARY = ".tmp"
-_COPY_BYTES = 8 << 20
+_COPY_BYTES = 256 << 10
+"""What is copied at once: the allocator takes larger pieces afresh from the kernel each time."""
 
 
 class DirectoryStore:
@@ -46,9 +47,9 @@ class DirectoryStore:
         try:
             source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise StorageFault(f"can't read {path}: {error.strerror}") from error
+            raise unreadable(path, error) from error
         try:
-            self._write(key, lambda target: _copy(source, target, size))
+            self._write(key, lambda target: _copy(path, source, target, size))
         finally:
             os.close(source)
 
@@ -72,12 +73,12 @@ class DirectoryStore:
             os.rename(beside, path)
             sync_directory(os.path.dirname(path))
             self._check()
-        except OSError as error:
-            try:
+        except (OSError, StorageFault) as error:
+            with suppress(OSError):
                 os.unlink(beside)
-            except OSError:
-                pass
-            raise StoreFault(f"can't write {path}: {error.strerror or error}") from error
+            if isinstance(error, StorageFault):
+                raise
+            raise StoreFault(f"can't write {path}: {error.strerror}") from error
 
     def _make_directories(self, path: str) -> None:
         """Like `makedirs`, each name durable in the directory above it. Who made one that is there
@@ -190,13 +191,18 @@ if TYPE_CHECKING:
     Writer = Callable[[int], None]
 
 
-def _copy(source: int, target: int, size: int) -> None:
+def _copy(path: str, source: int, target: int, size: int) -> None:
+    """Not by sendfile, whose fault does not tell which of the two files it is about."""
     position = 0
     while position < size:
-        count = os.sendfile(target, source, position, min(size - position, _COPY_BYTES))
-        if not count:
-            raise OSError(0, f"the file ends before {size} bytes")
-        position += count
+        try:
+            piece = os.pread(source, min(size - position, _COPY_BYTES), position)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        if not piece:
+            raise unreadable(path, OSError(f"it ends before {size} bytes"))
+        _write_all(target, piece)
+        position += len(piece)
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -27,6 +27,12 @@ class MissingFault(StoreFault):
     """Raised where there is no such object."""
 
 
+def unreadable(path: str, error: OSError) -> StorageFault:
+    """The fault of a file that is to be stored; a descriptor's path in /proc is told as its
+    file's."""
+    return StorageFault(f"can't read {os.path.realpath(path)}: {error.strerror or error}")
+
+
 class ObjectStore(Protocol):
     """Objects by key; see the rules above for faults."""
 

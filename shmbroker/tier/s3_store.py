@@ -14,8 +14,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from shmbroker.errors import StorageFault
-from shmbroker.tier.object_store import MissingFault, StoreFault
+from shmbroker.tier.object_store import MissingFault, StoreFault, unreadable
 
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 30
@@ -40,6 +39,19 @@ _KINDS = {
     "PreconditionFailed": _UnmetFault,
     "ConditionalRequestConflict": _UnmetFault,
 }
+
+
+class _Source(io.FileIO):
+    """A file that is stored. boto3 tells that it can't be read as it tells a connection's fault."""
+
+    fault: OSError | None = None
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        try:
+            return super().readinto(buffer)
+        except OSError as error:
+            self.fault = error
+            raise
 
 
 class S3Store:
@@ -80,12 +92,17 @@ class S3Store:
 
     def put_file(self, key: str, path: str, size: int) -> None:
         try:
-            file = open(path, "rb")  # noqa: SIM115
+            file = _Source(path)
         except OSError as error:
-            raise StorageFault(f"can't read {path}: {error.strerror}") from error
-        with file:
-            key = self.prefix + key
-            self._call("put_object", key, Key=key, Body=file, ContentLength=size)
+            raise unreadable(path, error) from error
+        key = self.prefix + key
+        with io.BufferedReader(file) as body:
+            try:
+                self._call("put_object", key, Key=key, Body=body, ContentLength=size)
+            except StoreFault:
+                if file.fault is not None:
+                    raise unreadable(path, file.fault) from file.fault
+                raise
 
     def put(self, key: str, data: bytes) -> None:
         key = self.prefix + key

@@ -1,5 +1,6 @@
 """The parts of a backup that need no family: manifests, stores, and where partitions are put."""
 
+import errno
 import itertools
 import os
 from pathlib import Path
@@ -15,7 +16,7 @@ from shmbroker.backup.target import LOCK, Lock, open_target, put_open_file, url_
 from shmbroker.backup.verifying import stray, verify
 from shmbroker.controller.raft.snapshots import image_snapshot
 from shmbroker.crc32c import crc32c
-from shmbroker.errors import ConfigFault, CorruptFault
+from shmbroker.errors import ConfigFault, CorruptFault, StorageFault
 from shmbroker.log.checkpoints import HIGH_WATERMARK, LOG_START_OFFSET, read_offsets
 from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
@@ -333,6 +334,30 @@ def test_open_file_is_linked_where_it_may_be_and_ends_there(tmp_path: Path) -> N
     assert store.get("a/part") == b"01234"
     inodes = {(tmp_path / "backups" / "a" / name).stat().st_ino for name in ("whole", "copy")}
     assert len(inodes) == 2
+
+
+def test_open_file_that_can_not_be_read_is_told_by_its_name(tmp_path: Path) -> None:
+    """It gives an input/output error to who reads its first bytes."""
+    store = open_target(str(tmp_path), None, None)
+    path = f"/proc/{os.getpid()}/mem"
+    with open(path, "rb") as file, pytest.raises(StorageFault, match=f"can't read {path}: Input/"):
+        put_open_file(store, "a/copy", file.fileno(), 10, False)
+
+
+def test_open_file_that_its_disk_does_not_take_is_told_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_target(str(tmp_path / "backups"), None, None)
+    path = tmp_path / "segment"
+    path.write_bytes(BATCH)
+
+    def refuse(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fdatasync", refuse)
+    told = f"can't write {path} to its disk"
+    with path.open("rb") as file, pytest.raises(StorageFault, match=told):
+        put_open_file(store, "a/link", file.fileno(), len(BATCH), True)
 
 
 def test_bucket_is_a_place_like_any(s3_endpoint: str, tmp_path: Path) -> None:

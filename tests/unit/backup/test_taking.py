@@ -14,6 +14,7 @@ from shmbroker.backup.taking import Taking
 from shmbroker.backup.verifying import verify
 from shmbroker.client.faults import ClusterFault
 from shmbroker.client.reader.planning import ListedSegment
+from shmbroker.errors import StorageFault
 from shmbroker.ids import TopicIdPartition
 from shmbroker.log.file_names import LEADER_EPOCH_CHECKPOINT
 from shmbroker.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -163,6 +164,17 @@ def test_backup_stores_what_the_one_before_lacks_and_nothing_else(
     assert second.stored == (0 if harm == "no manifest" else 1)
     assert [each.faults for each in verify(store, manifest.names(store))][-1] == []
     assert (path.stat().st_ino == inode) is (harm != "short")
+
+
+def test_segment_that_can_not_be_read_is_told_by_its_name(tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path / "backups"))
+    family: Any = Family(tmp_path, [[0]], 240)
+    listed = family.cut({})[PLACE]
+    path = f"/proc/{os.getpid()}/mem"  # its first bytes give an input/output error
+    segment = listed.segments[0]._replace(path=path, inode=os.stat(path).st_ino)
+    family.cut = lambda firsts: {PLACE: listed._replace(segments=[segment])}
+    with pytest.raises(StorageFault, match=f"can't read {path}: Input/"):
+        Taking(family, store, "cluster").run()
 
 
 def test_name_follows_the_last_one_though_the_clock_has_gone_back(

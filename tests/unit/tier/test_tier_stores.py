@@ -50,12 +50,28 @@ def test_objects_come_back_whole_and_in_ranges(store, tmp_path):
     assert store.get("c/t/0/a.index") == b"again"
 
 
+UNREADABLE = "/proc/self/mem"
+"""A file that gives an input/output error to who reads its first bytes."""
+
+
 @pytest.mark.parametrize("store", ["directory", "s3"], indirect=True)
-def test_a_file_that_can_not_be_read_is_no_fault_of_the_store(store, tmp_path):
-    with pytest.raises(StorageFault, match="can't read") as raised:
-        store.put_file("c/t/0/a.log", str(tmp_path / "gone"), 10)
+@pytest.mark.parametrize("path", ["/nowhere/gone", UNREADABLE])
+def test_a_file_that_can_not_be_read_is_no_fault_of_the_store(store, path):
+    told = f"can't read {os.path.realpath(path)}: (No such|Input/)"
+    with pytest.raises(StorageFault, match=told) as raised:
+        store.put_file("c/t/0/a.log", path, 10)
     assert not isinstance(raised.value, StoreFault)
     assert list(store.list_objects("c/")) == []
+
+
+def test_a_copy_that_fails_leaves_nothing_beside(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"short")
+    store = DirectoryStore(str(tmp_path / "store"))
+    for source in (UNREADABLE, str(path)):
+        with pytest.raises(StorageFault, match=f"can't read {os.path.realpath(source)}"):
+            store.put_file("c/a.log", source, 10)
+        assert os.listdir(tmp_path / "store/c") == []
 
 
 def test_listing_is_by_prefix(store):
