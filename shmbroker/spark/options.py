@@ -384,7 +384,7 @@ def _each(name: str, value: str, least: int) -> tuple[Offsets, dict[str, str]]:
                 raise ValueError
     except (AttributeError, ValueError):
         raise _expected(NAMES[name], example, value) from None
-    if not each:
+    if not each or not isinstance(topic_ids, dict):
         raise _expected(NAMES[name], example, value)
     return each, topic_ids
 

@@ -37,7 +37,7 @@ from shmbroker.errors import ConfigFault, Fault
 from shmbroker.ids import random_uuid, uuid_text
 from shmbroker.spark import worker
 from shmbroker.spark.columns import columns_of
-from shmbroker.spark.offsets import from_json, to_json
+from shmbroker.spark.offsets import begins_in, from_json, to_json
 from shmbroker.spark.options import QUERY_ID, TASK_BEGINS
 from shmbroker.spark.task_side import TaskSide, tasks_of
 
@@ -178,13 +178,12 @@ class StreamReader(TaskSide, DataSourceStreamReader, SupportsTriggerAvailableNow
         if self._planned is not None and self._planned[:2] == (starts, ends):
             plan = self._planned[2]
         else:
-            kept = end.get(TASK_BEGINS)  # not in a checkpoint of Spark's Kafka source
-            begins = None if kept is None else [tuple(each) for each in kept]
-            plan = driver.plan_tasks(client, self.options, same, starts, ends, begins)
+            plan = driver.plan_tasks(client, self.options, same, starts, ends, begins_in(end))
         self._planned = None
         self._way = plan.way
         return tasks_of(plan)
 
+    @worker.told_plainly()
     def commit(self, end: dict[str, Any]) -> None:
         """A micro-batch up to this end is written. (Spark says so one batch later, and never of
         the last one; so `latestOffset` does it, too.)"""

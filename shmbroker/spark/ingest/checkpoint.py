@@ -181,5 +181,5 @@ def position(log: str) -> tuple[Ends, dict[str, str]] | None:
     try:
         document = json.loads(log.splitlines()[-1])
         return offsets_of(document)
-    except (ValueError, IndexError, AttributeError, TypeError):
+    except (ValueError, IndexError, ConfigFault):
         return None

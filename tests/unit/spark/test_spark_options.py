@@ -247,6 +247,7 @@ def test_what_has_no_effect_is_known() -> None:
         ({"startingOffsets": "[1]"}, "Expected e.g."),
         ({"startingOffsets": "{}"}, "Expected e.g."),
         ({"startingOffsets": '{"a": 5}'}, "Expected e.g."),
+        ({"startingOffsets": '{"a": {"0": 5}, ":topic_ids": 5}'}, "Expected e.g."),
         ({"startingOffsets": '{"a": {"0": "5"}}'}, "Expected e.g."),
         ({"startingOffsets": '{"a": {"0": true}}'}, "Expected e.g."),
         ({"startingOffsets": '{"a": {"x": 5}}'}, "Expected e.g."),

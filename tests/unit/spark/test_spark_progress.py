@@ -22,8 +22,8 @@ class Query:
 
     def report(self, batch: int, rows: int, is_idle: bool = False, end: int = 0) -> None:
         source = {
-            "latestOffset": '{"t": {"0": 10}, ":topic_ids": {"t": "x"}}',
-            "endOffset": f'{{"t": {{"0": {end}}}, ":topic_ids": {{"t": "x"}}}}',
+            "latestOffset": '{"t": {"0": 10}, ":topic_ids": {"t": "AAAAAAAAAAAAAAAAAAAAAQ"}}',
+            "endOffset": f'{{"t": {{"0": {end}}}}}',
         }
         other = {"latestOffset": '{"logOffset": 3}', "endOffset": '{"logOffset": 3}'}
         times = {} if is_idle else {"addBatch": 5}

@@ -33,8 +33,10 @@ from shmbroker.client.faults import DataLossFault
 from shmbroker.errors import ConfigFault, CorruptFault
 from shmbroker.spark import read_ranges, stream_reader, task_side, worker
 from shmbroker.spark.datasource import ShmbrokerDataSource
+from shmbroker.spark.ingest.checkpoint import position
 from shmbroker.spark.lag import LagListener, add_lag
-from shmbroker.spark.options import QUERY_ID
+from shmbroker.spark.offsets import from_json
+from shmbroker.spark.options import QUERY_ID, TASK_BEGINS, TOPIC_IDS
 
 COLUMNS = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])
 
@@ -57,6 +59,57 @@ def stream(family: FakeFamily, **options: str) -> Any:
 def end_of(reader: Any, start: dict, limit: Any = None) -> int:
     end = reader.latestOffset(start, limit or reader.getDefaultReadLimit())
     return sum(end["t"].values())
+
+
+# --- offsets -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        (None, "they must be an object with names, not None"),
+        ([1], r"they must be an object with names, not \[1\]"),
+        ({"t": 5}, "topic t must be an object with names, not 5"),
+        ({"t": {"x": 5}}, "topic t has 'x': 5"),
+        ({"t": {"-1": 5}}, "topic t has '-1': 5"),
+        ({"t": {"0": "5"}}, "topic t has '0': '5'"),
+        ({"t": {"0": None}}, "topic t has '0': None"),
+        ({"t": {"0": True}}, "topic t has '0': True"),
+        ({"t": {"0": -2}}, "topic t has '0': -2"),
+        ({"t": {"0": 1 << 63}}, "topic t has '0': 9223372036854775808"),
+        ({"t": {"0": 1}, TOPIC_IDS: "x"}, f"{TOPIC_IDS} must be an object with names, not 'x'"),
+        ({"t": {"0": 1}, TOPIC_IDS: {"t": "short"}}, f"{TOPIC_IDS} has 't': 'short'"),
+        ({"t": {"0": 1}, TOPIC_IDS: {"t": 7}}, f"{TOPIC_IDS} has 't': 7"),
+    ],
+)
+def test_offsets_that_somebody_has_changed_are_told(
+    family: FakeFamily, written: Any, told: str
+) -> None:
+    family.create("t")[0].fill(5)
+    reader = stream(family)
+    told = f"the query's offsets can't be used: {told}. If somebody has changed"
+    for ask in (
+        lambda: reader.latestOffset(written, ReadAllAvailable()),
+        lambda: reader.partitions(written, {"t": {"0": 5}}),
+        lambda: reader.partitions({"t": {"0": 0}}, written),
+        lambda: reader.commit(written),
+    ):
+        with pytest.raises(ConfigFault, match=told):
+            ask()
+    with pytest.raises(ConfigFault):
+        from_json(written)
+    assert position(f"v1\n{json.dumps(written)}") is None
+
+
+@pytest.mark.parametrize(
+    "begins", [5, [5], [["t", 0]], [["t", "0", 3]], [[0, 0, 3]], [["t", 0, 4], ["t", 0, 2]]]
+)
+def test_tasks_that_somebody_has_changed_are_told(family: FakeFamily, begins: Any) -> None:
+    """In another order, a task would read what an earlier one has read."""
+    family.create("t")[0].fill(5)
+    end = {"t": {"0": 5}, TASK_BEGINS: begins}
+    with pytest.raises(ConfigFault, match=f"can't be used: {TASK_BEGINS} is "):
+        stream(family).partitions({"t": {"0": 0}}, end)
 
 
 # --- limits --------------------------------------------------------------------------------------
@@ -317,7 +370,7 @@ def test_ignored_options_are_told(family: FakeFamily, caplog: pytest.LogCaptureF
 
 
 def test_lag_is_added_to_progress() -> None:
-    ids = ':topic_ids": {"t": "x"}'
+    ids = ':topic_ids": {"t": "AAAAAAAAAAAAAAAAAAAAAQ"}'
     source_progress = {
         "endOffset": f'{{"t": {{"0": 5}}, "{ids}}}',
         "latestOffset": f'{{"t": {{"0": 9}}, "{ids}, ":read": "fetch"}}',
