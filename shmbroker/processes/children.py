@@ -84,10 +84,14 @@ class Death(NamedTuple):
     code: int
     """The exit status; below 0 the signal that ended it."""
     has_served: bool
+    by_kernel: bool = False
+    """Whether the kernel ended it as memory ran out."""
 
     @property
     def how(self) -> str:
         """The end in words."""
+        if self.by_kernel:
+            return f"signal {-self.code} (the kernel's OOM killer: memory ran out)"
         return f"signal {-self.code}" if self.code < 0 else f"status {self.code}"
 
 

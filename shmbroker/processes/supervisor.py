@@ -10,6 +10,7 @@ It owns the loop, and hands over to one object for each matter:
                      the end of all
     successors       when the next one is forked, and who is killed for its sake
     watchdog         who gives no sign of life
+    oom_kills        whether the kernel ended one as memory ran out
     readiness        what a service manager hears
     reloading        settings that were read again
     ending           the stop, in its order
@@ -56,6 +57,7 @@ from shmbroker.processes.children import SIGNALS, Children
 from shmbroker.processes.consequences import Consequences
 from shmbroker.processes.ending import Ending
 from shmbroker.processes.held_directory import HeldDirectory
+from shmbroker.processes.oom_kills import OomKills
 from shmbroker.processes.open_sockets import open_sockets
 from shmbroker.processes.readiness import Readiness
 from shmbroker.processes.reloading import Reloading
@@ -190,6 +192,7 @@ class Supervisor:
         self.watchdog = Watchdog(
             config["shmbroker.watchdog.warn.ms"], config["shmbroker.watchdog.kill.ms"], standing_of
         )
+        self.oom_kills = OomKills()
         self.children = Children(self.shared, roles, self.poller)
         self.successors = Successors(self.children, self.watchdog, logger)
         self.readiness = Readiness(self.children, self.sockets, self.data_directory, self.began)
@@ -233,6 +236,7 @@ class Supervisor:
         now = clock.monotonic()
         if now < self.watchdog.next_look:
             return
+        self.oom_kills.look()
         children = self.children
         watched = [
             Watched(
@@ -270,6 +274,8 @@ class Supervisor:
     def _on_death(self, pidfd: int) -> None:
         """Have another one follow, stop, or count it for the stop that goes on."""
         death = self.children.bury(pidfd)
+        if death.code == -signal.SIGKILL and self.oom_kills.have_grown():
+            death = death._replace(by_kernel=True)
         if self.ending is not None:
             if not self.ending.is_clean(death):
                 self.exit_status = self.exit_status or EXIT_UNCLEAN
