@@ -6,7 +6,8 @@ settings, feature levels and the next producer id stay. Indexes and producer sna
 backup: each log is scanned as after a crash, as soon as its segments are there, and closed cleanly.
 So the first start is one after a clean stop, and scans nothing.
 
-Every object is checked by its size and CRC-32C as it comes. `.restoring` lies in the directory
+Every object is checked by its size and CRC-32C as it comes. A log's clean close makes durable what
+is in its directory, whoever has written it. `.restoring` lies in the directory
 until all of it is there and durable; no broker starts on a directory that has it.
 """
 
@@ -35,6 +36,7 @@ from shmbroker.log.checkpoints import (
     write_file,
     write_offsets,
 )
+from shmbroker.log.closing import close_all
 from shmbroker.log.config import LogConfig
 from shmbroker.log.file_names import (
     CLEAN_SHUTDOWN,
@@ -71,6 +73,9 @@ if TYPE_CHECKING:
     from shmbroker.tier.object_store import ObjectStore
 
 PIECE_BYTES = 8 << 20
+SEGMENTS_AT_ONCE = 64
+"""The segments whose logs are closed together, so that their syncs share what the disk does for
+each. More would reach the limit of open files."""
 _MIN_IN_SYNC = "min.insync.replicas"
 
 
@@ -136,28 +141,38 @@ def restore(
     )
     checkpoints = {node: BrokerCheckpoints({}, {}, {}, {}) for node in ids}
     done = 0
-    for topic, partition, row in replicated:
-        places = [
-            f"{_node(directory, node)}/{partition_directory(topic.name, partition.partition)}"
-            for node in partition.replicas
-        ]
-        for place in places:
-            os.makedirs(place)
-            write_partition_metadata(f"{place}/{PARTITION_METADATA}", topic.topic_id)
-        if row is None:
-            continue
-        for place in places:
-            write_epochs(f"{place}/{LEADER_EPOCH_CHECKPOINT}", row.epochs)
-        for segment in row.segments:
-            _put_segment(store, segment, places)
-            done += segment.size * len(places)
-            progress(done, total)
-        settings = image.config(TOPIC_RESOURCE, topic.name)
-        key = topic.name, partition.partition
-        for node, place in zip(partition.replicas, places, strict=True):
-            end, has_gaps = _index(place, settings, row, is_alone=len(places) == 1)
-            checkpoints[node].note(key, row, end, has_gaps)
-            sync_directory(place)
+    opened: list[PartitionLog] = []
+    try:
+        for topic, partition, row in replicated:
+            places = [
+                f"{_node(directory, node)}/{partition_directory(topic.name, partition.partition)}"
+                for node in partition.replicas
+            ]
+            for place in places:
+                os.makedirs(place)
+                path = f"{place}/{PARTITION_METADATA}"
+                write_partition_metadata(path, topic.topic_id, is_synced=row is None)
+            if row is None:
+                continue
+            for place in places:
+                write_epochs(f"{place}/{LEADER_EPOCH_CHECKPOINT}", row.epochs)
+            for segment in row.segments:
+                _put_segment(store, segment, places)
+                done += segment.size * len(places)
+                progress(done, total)
+            settings = image.config(TOPIC_RESOURCE, topic.name)
+            key = topic.name, partition.partition
+            for node, place in zip(partition.replicas, places, strict=True):
+                log, has_gaps = _index(place, settings, row, is_alone=len(places) == 1)
+                opened.append(log)
+                checkpoints[node].note(key, row, log.log_end_offset, has_gaps)
+            if sum(len(log.segments) for log in opened) >= SEGMENTS_AT_ONCE:
+                close_all(opened)
+                opened.clear()
+        close_all(opened)
+    finally:
+        for log in opened:  # some are not closed where something failed
+            log.let_go()
     for node, directory_id in ids.items():
         identity = MetaProperties(node, backup.cluster_id, directory_id)
         _write_node(_node(directory, node), checkpoints[node], identity)
@@ -281,8 +296,9 @@ def _fitting(values: Mapping[str, str], replicas: int) -> dict[str, str]:
 
 
 def write_epochs(path: str, epochs: Iterable[tuple[int, int]]) -> None:
-    """Write a leader-epoch checkpoint of (epoch, start offset)."""
-    write_file(path, encode_entries([f"{epoch} {start}" for epoch, start in epochs]))
+    """Write a leader-epoch checkpoint of (epoch, start offset), which the log's close syncs."""
+    lines = [f"{epoch} {start}" for epoch, start in epochs]
+    write_file(path, encode_entries(lines), is_synced=False)
 
 
 def _put_segment(store: ObjectStore, segment: SegmentObject, directories: list[str]) -> None:
@@ -305,8 +321,6 @@ def _put_segment(store: ObjectStore, segment: SegmentObject, directories: list[s
             raise CorruptFault(
                 f"{segment.key} is damaged: its bytes are not those of the backup. Restore another"
             )
-        for fd in fds:
-            os.fsync(fd)
     except OSError as error:
         raise StorageFault(f"can't write {name} in {directories[0]}: {error}") from error
     finally:
@@ -316,9 +330,9 @@ def _put_segment(store: ObjectStore, segment: SegmentObject, directories: list[s
 
 def _index(
     directory: str, settings: Mapping[str, str], row: PartitionBackup, *, is_alone: bool
-) -> tuple[int, bool]:
-    """Make all that is derived from a log's batches; where it ends, and whether offsets are missing
-    in it though nothing compacts it now.
+) -> tuple[PartitionLog, bool]:
+    """Make all that is derived from a log's batches; the log, to be closed, and whether offsets are
+    missing in it though nothing compacts it now.
 
     What was there has been compared with the backup: a gap is compaction's. Where it has left
     nothing at an end of the log, an empty segment says where that is, as it was.
@@ -349,9 +363,7 @@ def _index(
         log = opened()
     is_compacted = "compact" in settings.get("cleanup.policy", "")
     has_gaps = not is_compacted and (begins_empty or ends_empty or _has_gaps(log))
-    end_offset = log.log_end_offset
-    log.close(clean=True)
-    return end_offset, has_gaps
+    return log, has_gaps
 
 
 def _make_empty(directory: str, base_offset: int) -> None:
@@ -382,3 +394,4 @@ def _write_metadata(node: str, image: MetadataImage, timestamp_ms: int) -> None:
     state.voters = [1]
     state.write(image.epoch, -1, -1)
     sync_directory(directory)
+    sync_directory(node)

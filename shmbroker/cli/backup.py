@@ -329,7 +329,9 @@ def restore(
     from shmbroker.backup.restoring import restore as put_back
     from shmbroker.backup.target import open_target, url_of
     from shmbroker.processes.data_access import private
+    from shmbroker.processes.limits import raise_open_files
 
+    raise_open_files()  # a log's close takes three for each of its segments
     store = open_target(source, s3_endpoint, s3_region)
     if name is None:
         found = manifest.names(store)

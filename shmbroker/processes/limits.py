@@ -49,7 +49,7 @@ def adjust(config: BrokerConfig) -> None:
 
 def raise_limits(open_files: int, segment_bytes: int) -> None:
     """ConfigFault if so many open files, or files of that size, can't be had."""
-    hard = _raise(resource.RLIMIT_NOFILE, OPEN_FILES_MAX)
+    hard = raise_open_files()
     if hard < open_files:
         raise ConfigFault(
             f"The limit of open files is {hard}, and this family needs at least {open_files}: "
@@ -62,6 +62,11 @@ def raise_limits(open_files: int, segment_bytes: int) -> None:
             f"({segment_bytes}): lift it (ulimit -f unlimited; LimitFSIZE= in a unit), or set a "
             "smaller log.segment.bytes."
         )
+
+
+def raise_open_files() -> int:
+    """Let this process open as many files as it may: how many."""
+    return _raise(resource.RLIMIT_NOFILE, OPEN_FILES_MAX)
 
 
 def keep_secrets_out_of_cores(filter_file: str = "/proc/self/coredump_filter") -> None:

@@ -3,6 +3,11 @@
 import errno
 import itertools
 import os
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +23,7 @@ from shmbroker.controller.raft.snapshots import image_snapshot
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import ConfigFault, CorruptFault, StorageFault
 from shmbroker.log.checkpoints import HIGH_WATERMARK, LOG_START_OFFSET, read_offsets
+from shmbroker.log.closing import FEW
 from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
 from shmbroker.log.partition_log import PartitionLog
@@ -154,6 +160,93 @@ def test_restored_directories_hold_what_the_backup_says(tmp_path: Path) -> None:
     assert follower.image.next_producer_id == 3000
     assert follower.image.features == {"group.version": 1}
     assert set(follower.image.topics_by_name) == {"t"}
+
+
+@pytest.mark.parametrize("replicas", [1, 5])
+def test_everything_is_durable_and_many_logs_wait_for_the_disk_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replicas: int
+) -> None:
+    """The last sync of each file, and of each directory, is after its last change."""
+    synced: dict[str, tuple[int, int]] = {}
+    waited: list[str] = []
+
+    def noting(sync: Callable[[int], None]) -> Callable[[int], None]:
+        def note(fd: int) -> None:
+            path = os.readlink(f"/proc/self/fd/{fd}")
+            sync(fd)
+            synced[path.removesuffix(".tmp")] = os.fstat(fd).st_size, os.fstat(fd).st_mtime_ns
+            if threading.current_thread() is threading.main_thread() and path.endswith(".log"):
+                waited.append(path)
+
+        return note
+
+    monkeypatch.setattr(os, "fsync", noting(os.fsync))
+    monkeypatch.setattr(os, "fdatasync", noting(os.fdatasync))
+    batches = [encode_batch([(1, None, b"v", ())], base_offset=at, leader_epoch=3) for at in (7, 9)]
+    store = open_target(str(tmp_path / "backups"), None, None)
+    backup = stored(store, "one", *batches)
+    data = tmp_path / "data"
+    restore(store, backup, str(data), replicas)
+    logs = [each.parent for each in data.glob(f"node-*/t-2/{7:020}.log")]
+    assert len(logs) == replicas
+    assert bool(waited) is (replicas <= FEW)
+    late = [
+        str(path.relative_to(data))
+        for path in (data, *data.rglob("*"))
+        if path.stat().st_size
+        and synced.get(str(path)) != (path.stat().st_size, path.stat().st_mtime_ns)
+    ]
+    assert late == []
+
+
+def stored_in_segments(store: ObjectStore, partitions: int, segments: int) -> Backup:
+    """A backup of partitions that have the same batches, each in a segment of its own."""
+    backup = stored(store, "many")
+    image = image_of((1,))
+    rows = [PartitionImage(index, (1,), (1,), 1, 5, 9, (bytes(16),)) for index in range(partitions)]
+    topic = TopicImage("t", TOPIC_ID, tuple(rows))
+    image.topics_by_id[TOPIC_ID] = image.topics_by_name["t"] = topic
+    content = b"".join(image_snapshot(image, 1, 1))
+    store.put(backup.metadata_key, content)
+    objects = []
+    for at in range(7, 7 + segments):
+        batch = encode_batch([(1, None, b"value", ())], base_offset=at, leader_epoch=3)
+        size, crc = len(batch), crc32c(batch)
+        key = manifest.segment_key(TOPIC_ID.hex(), 0, at, at + 1, size, crc)
+        store.put(key, batch)
+        objects.append(SegmentObject(key, size, crc, at, at + 1, 1, 1))
+    row = backup.partitions[0]._replace(high_watermark=7 + segments, segments=tuple(objects))
+    backup = backup._replace(
+        metadata_size=len(content),
+        metadata_crc=crc32c(content),
+        partitions=tuple(row._replace(partition=index) for index in range(partitions)),
+    )
+    store.put("backups/many.json", manifest.encode(backup))
+    return backup
+
+
+def test_many_segments_need_no_more_open_files_than_are_allowed(tmp_path: Path) -> None:
+    store = open_target(str(tmp_path / "backups"), None, None)
+    backup = stored_in_segments(store, 20, 16)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    here = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (here + 450, before[1]))
+    try:
+        assert restore(store, backup, str(tmp_path / "data")).partitions == 20
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_restore_opens_as_many_files_as_it_may(tmp_path: Path) -> None:
+    """A log of many segments, as a shell begins a command: with a low limit that may be raised."""
+    stored_in_segments(open_target(str(tmp_path / "backups"), None, None), 1, 100)
+    words = ["restore", str(tmp_path / "backups"), "--data", str(tmp_path / "data")]
+    limited = ["sh", "-c", 'ulimit -Sn 256 && exec "$0" "$@"']
+    done = subprocess.run(
+        [*limited, sys.executable, "-m", "shmbroker", *words],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
