@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple, TypeVar
 
+from shmbroker.backup.manifest import named
 from shmbroker.client.connection import Connection
 from shmbroker.client.faults import ClusterFault, LaterFault, refuse
-from shmbroker.client.reader.asking import HOLD_MS
+from shmbroker.client.reader.asking import HOLD_MS, Consumer
 from shmbroker.client.reader.broker_client import BrokerClient
 from shmbroker.client.reader.planning import ListedSegment
 from shmbroker.ids import TopicIdPartition
@@ -37,6 +38,16 @@ STOPS_MS = (10, 20, 50, 100, 200, 200, 200, 200)
 QUORUM_VERSION = 1
 LIST_VERSION = 1
 
+T = TypeVar("T")
+
+
+class NoLeaderFault(LaterFault):
+    """Partitions have no leader; `places` has the names of all of them."""
+
+    def __init__(self, places: Mapping[TopicIdPartition, str]) -> None:
+        super().__init__(f"{named(sorted(places.values()))} have no leader")
+        self.places = places
+
 
 class ListedPartition(NamedTuple):
     """One partition, as its leader has listed it."""
@@ -50,7 +61,12 @@ class ListedPartition(NamedTuple):
 
 
 class FamilyClient(BrokerClient):
-    """Asks one running family."""
+    """Asks one running family. Who has no leader is waited for, and left out when the time is up:
+    `left_out` has its name."""
+
+    def __init__(self, consumer: Consumer, data_directory: str | None = None) -> None:
+        super().__init__(consumer, data_directory)
+        self.left_out: dict[TopicIdPartition, str] = {}
 
     def __enter__(self) -> FamilyClient:
         return self
@@ -77,7 +93,7 @@ class FamilyClient(BrokerClient):
         self, places: Collection[TopicIdPartition]
     ) -> dict[TopicIdPartition, ListedPartition]:
         """List these partitions as they are, with their files held for `HOLD_MS`; those that are no
-        more are left out."""
+        more, or have no leader now, are not in it."""
 
         def once() -> dict[TopicIdPartition, ListedPartition]:
             topics = self._all_topics()
@@ -86,7 +102,7 @@ class FamilyClient(BrokerClient):
                     (topic, index, 0)
                     for topic in topics
                     for index in topic.partitions
-                    if (topic.topic_id, index) in places
+                    if (topic.topic_id, index) in places and topic.leader_of(index) >= 0
                 ],
                 0,
             )
@@ -96,13 +112,24 @@ class FamilyClient(BrokerClient):
     def cut(
         self, firsts: Mapping[TopicIdPartition, int]
     ) -> dict[TopicIdPartition, ListedPartition]:
-        """All partitions at one moment; segments that end at or before an offset of `firsts` are
-        left out. ClusterFault where some leader does not answer, or is too busy."""
+        """All partitions that have leaders, at one moment; segments that end at or before an offset
+        of `firsts` are not listed. ClusterFault where some leader does not answer, or is too busy.
+        """
         for stop_ms in STOPS_MS:
-            found = self._patiently(functools.partial(self._cut, firsts, stop_ms))
+            found = self._led(functools.partial(self._cut, firsts, stop_ms))
             if found is not None:
                 return found
         raise ClusterFault("the brokers are too busy to stand still at one moment; try again later")
+
+    def _led(self, once: Callable[[], T]) -> T:
+        """What `once` gives for those that have leaders."""
+        while True:
+            try:
+                return self._patiently(once)
+            except ClusterFault as fault:
+                if not isinstance(fault.__cause__, NoLeaderFault):
+                    raise
+                self.left_out |= fault.__cause__.places
 
     def _cut(
         self, firsts: Mapping[TopicIdPartition, int], stop_ms: int
@@ -111,6 +138,7 @@ class FamilyClient(BrokerClient):
             (topic, index, firsts.get((topic.topic_id, index), 0))
             for topic in self._all_topics()
             for index in topic.partitions
+            if (topic.topic_id, index) not in self.left_out
         ]
         is_alone = len({topic.leader_of(index) for topic, index, _ in rows}) == 1
         times: list[tuple[int, int]] = []
@@ -121,7 +149,7 @@ class FamilyClient(BrokerClient):
         places = {
             (topic.topic_id, index) for topic in self._all_topics() for index in topic.partitions
         }
-        return found if places <= found.keys() else None
+        return found if places <= found.keys() | self.left_out.keys() else None
 
     def _listed(
         self,
@@ -129,12 +157,18 @@ class FamilyClient(BrokerClient):
         stop_ms: int,
         times: list[tuple[int, int]] | None = None,
     ) -> dict[TopicIdPartition, ListedPartition]:
+        rows = list(rows)
+        leaderless = {
+            (topic.topic_id, index): f"{topic.name}-{index}"
+            for topic, index, _ in rows
+            if topic.leader_of(index) < 0
+        }
+        if leaderless:
+            raise NoLeaderFault(leaderless)
         by_leader: dict[int, dict[bytes, list[dict[str, int]]]] = {}
         names = {}
         for topic, index, first in rows:
             leader = topic.leader_of(index)
-            if leader < 0:
-                raise LaterFault(f"{topic.name}-{index} has no leader")
             names[topic.topic_id] = topic.name
             asked = {
                 "partition": index,

@@ -8,6 +8,9 @@
 Objects bear the CRC-32C of what they hold in their names, and are never changed. So backups share
 those that are the same, and what an interrupted one has left is taken by the next. A backup is
 there when its manifest is, which is written last.
+
+It is whole, unless it says what is `missing`: what had no leader then. A restore makes empty logs
+of that.
 """
 
 from __future__ import annotations
@@ -23,9 +26,13 @@ from shmbroker.tier.object_store import MissingFault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shmbroker.tier.object_store import ObjectStore
 
 FORMAT = 1
+NAMES_MAX = 10
+"""How many partitions a sentence names."""
 BACKUPS = "backups/"
 SEGMENTS = "segments/"
 METADATA = "metadata/"
@@ -71,12 +78,20 @@ class Backup(NamedTuple):
     metadata_offset: int
     metadata_epoch: int
     partitions: tuple[PartitionBackup, ...]
+    missing: tuple[str, ...] = ()
+    """The names of partitions that are not in it, as they had no leader."""
 
     @property
     def keys(self) -> set[str]:
         """The objects that it needs."""
         segments = {each.key for row in self.partitions for each in row.segments}
         return segments | {self.metadata_key}
+
+    @property
+    def lack(self) -> str:
+        """What is missing, as a sentence; "": nothing."""
+        what = "partitions that had no leader are not in it"
+        return f"{what}: {named(self.missing)}" if self.missing else ""
 
     @property
     def bytes(self) -> int:
@@ -90,6 +105,13 @@ def segment_key(
     """The name of an object of a segment."""
     name = f"{base_offset:020}-{end_offset:020}-{size}-{crc:08x}.log"
     return f"{SEGMENTS}{topic_id}/{partition}/{name}"
+
+
+def named(partitions: Sequence[str]) -> str:
+    """The names of some of them, and how many there are."""
+    more = len(partitions) - NAMES_MAX
+    names = ", ".join(partitions[:NAMES_MAX])
+    return f"{names} and {more} more" if more > 0 else names
 
 
 def size_in(key: str) -> int:
@@ -141,6 +163,7 @@ def decode(name: str, data: bytes) -> Backup:
         if found != FORMAT:
             raise ValueError(f"its format is {found}, and this version reads {FORMAT}")
         row.pop("software")
+        row["missing"] = tuple(row.get("missing", ()))
         row["partitions"] = tuple(
             PartitionBackup(
                 **each

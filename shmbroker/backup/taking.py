@@ -11,6 +11,9 @@ A takes long, C is short. The files that A and B have listed are held: retention
 rename them meanwhile. Of compacted logs B lists all, whatever A has stored: with a segment from
 before a compaction and one from after it, a record would be back whose tombstone is gone.
 
+Partitions without a leader are waited for in B. Those that have none then are not in the backup,
+which says so (`Backup.missing`).
+
 Memory: one manifest, the one before, and the list of the cut. Bytes are never held but in pieces.
 """
 
@@ -289,6 +292,8 @@ class Taking:
         key = f"{manifest.METADATA}{name}-{crc:08x}.checkpoint"
         self._store.put(key, content)
         topics = {topic_id.hex() for topic_id in image.topics_by_id}
+        left_out = self._client.left_out
+        missing = sorted(left_out[place] for place in left_out if place[0] in image.topics_by_id)
         backup = Backup(
             name,
             self._cluster_id,
@@ -299,6 +304,7 @@ class Taking:
             image.offset,
             image.epoch,
             tuple(row for row in rows if row.topic_id in topics),  # others were deleted since
+            tuple(missing),
         )
         self._lock.keep()  # else what it names may be gone
         self._store.put(f"{manifest.BACKUPS}{name}.json", manifest.encode(backup))
@@ -370,15 +376,17 @@ def _pieces(fd: int, size: int, path: str) -> Iterator[bytes]:
 
 
 def prune(store: ObjectStore, keep: int) -> tuple[list[str], int, int]:
-    """Remove all but the `keep` latest backups, and what none of those needs: the names, and how
-    many objects of how many bytes. CorruptFault, with nothing removed, if one to keep is damaged.
+    """Remove all that is older than the `keep` latest backups in which nothing is missing, and what
+    none of those that stay needs: the names, and how many objects of how many bytes. CorruptFault,
+    with nothing removed, if one to keep is damaged.
     """
     with Lock(store) as lock:
-        found = manifest.names(store)
-        gone, left = found[: max(len(found) - keep, 0)], found[max(len(found) - keep, 0) :]
+        gone = manifest.names(store)
         needed: set[str] = set()
-        for name in left:
-            needed |= manifest.load(store, name).keys
+        while gone and keep:
+            backup = manifest.load(store, gone.pop())
+            needed |= backup.keys
+            keep -= not backup.missing
         lock.keep()
         store.delete(f"{manifest.BACKUPS}{name}.json" for name in gone)
         store.sweep(manifest.SEGMENTS)

@@ -80,7 +80,7 @@ class _Checking:
             return BackupVerdict(name, 0, 0, [str(fault)])
         objects = sorted(set(_objects(backup)))
         self._expected += sum(about[1] for about in objects if about not in self._known)
-        faults = []
+        faults = [backup.lack] if backup.lack else []
         for about in objects:
             if about not in self._known:
                 self._known[about] = self._fault_of(*about)

@@ -122,6 +122,9 @@ def take(
     shmbroker backup take /backup/kafka --copy
     shmbroker backup s3://bucket/kafka --s3-endpoint http://127.0.0.1:9000
 
+    A partition that has no leader is waited for; when the time is up, it is not in the backup, the
+    others are, and the exit status is 1.
+
     What earlier backups there have is not stored again. One that is interrupted counts for nothing,
     and the next one goes on with what it has stored. Topics in a remote store (tiered storage) are
     backed up as far as they are here.
@@ -153,12 +156,16 @@ def take(
                 "kept": taken.kept,
             }
         )
-        return
-    click.echo(
-        f"{backup.name}  {len(backup.partitions)} partitions, {size_text(backup.bytes)}: "
-        f"{taken.stored} segments stored ({size_text(taken.stored_bytes)}, {taken.linked} as hard "
-        f"links), {taken.kept} were there"
-    )
+    else:
+        click.echo(
+            f"{backup.name}  {len(backup.partitions)} partitions, {size_text(backup.bytes)}: "
+            f"{taken.stored} segments stored ({size_text(taken.stored_bytes)}, {taken.linked} as "
+            f"hard links), {taken.kept} were there"
+        )
+    if backup.lack:
+        raise CommandFault(
+            f"{backup.lack}. All others are; `shmbroker doctor` may say why these have none"
+        )
 
 
 _ADVICE = {
@@ -173,9 +180,16 @@ def _row(backup: Backup) -> dict[str, Any]:
         "cluster_id": backup.cluster_id,
         "taken": datetime.fromtimestamp(backup.taken_ms / 1000, UTC).isoformat(),
         "partitions": len(backup.partitions),
+        "missing": list(backup.missing),
         "segments": sum(len(each.segments) for each in backup.partitions),
         "bytes": backup.bytes,
     }
+
+
+def _count(row: dict[str, Any]) -> str:
+    """How many partitions are in it, of how many."""
+    count, missing = row["partitions"], len(row["missing"])
+    return f"{count} of {count + missing}" if missing else f"{count}"
 
 
 @command.command("list")
@@ -203,10 +217,7 @@ def list_(target: str, s3_endpoint: str | None, s3_region: str | None, as_json: 
     else:
         print_list(
             ("BACKUP", "PARTITIONS", "SEGMENTS", "SIZE"),
-            [
-                (row["name"], row["partitions"], row["segments"], size_text(row["bytes"]))
-                for row in rows
-            ],
+            [(row["name"], _count(row), row["segments"], size_text(row["bytes"])) for row in rows],
             "no backup",
         )
     if faults:
@@ -275,7 +286,8 @@ def verify(
 def prune(
     target: str, keep: int, s3_endpoint: str | None, s3_region: str | None, as_json: bool
 ) -> None:
-    """Remove all backups but the latest N, and what only they need.
+    """Remove all backups but the latest N, and what only they need. One in which partitions are
+    missing does not count.
 
     \b
     shmbroker backup prune /backup/kafka --keep 7
@@ -322,8 +334,9 @@ def restore(
     shmbroker restore s3://bucket/kafka --data /srv/kafka --replicas 3
     shmbroker log verify /srv/kafka
 
-    All bytes are compared with the checksums of the backup. The cluster keeps its id and its topics
-    their ids, so don't let it run beside the one that it was taken of where clients reach both.
+    All bytes are compared with the checksums of the backup. A partition that is missing in it is
+    made empty; then the exit status is 1. The cluster keeps its id and its topics their ids, so
+    don't let it run beside the one that it was taken of where clients reach both.
     """
     from shmbroker.backup import manifest
     from shmbroker.backup.restoring import restore as put_back
@@ -353,12 +366,17 @@ def restore(
                 "backup": name,
                 "brokers": done.brokers,
                 "partitions": done.partitions,
+                "missing": list(done.backup.missing),
                 "bytes": done.bytes,
                 "serve": serve,
             }
         )
-        return
-    click.echo(
-        f"{name}: {done.partitions} partitions on {done.brokers} brokers, {size_text(done.bytes)}. "
-        f"Serve it with: {serve}"
-    )
+    else:
+        click.echo(
+            f"{name}: {done.partitions} partitions on {done.brokers} brokers, "
+            f"{size_text(done.bytes)}. Serve it with: {serve}"
+        )
+    if done.backup.lack:
+        raise CommandFault(
+            f"{done.backup.lack}. It was made of all others, and can be served; these are empty"
+        )

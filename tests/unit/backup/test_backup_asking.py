@@ -10,9 +10,9 @@ from shmbroker.client.faults import ClusterFault
 from shmbroker.client.reader.asking import Consumer
 
 
-def topic(name: str) -> Any:
+def topic(name: str, leader: int = 1) -> Any:
     return SimpleNamespace(
-        name=name, topic_id=name.encode(), partitions=[0], leader_of=lambda index: 1
+        name=name, topic_id=name.encode(), partitions=[0], leader_of=lambda index: leader
     )
 
 
@@ -36,6 +36,57 @@ def test_topic_that_goes_meanwhile_is_no_reason(monkeypatch: pytest.MonkeyPatch)
     listed = lambda rows, *_: {(each.topic_id, index): each.name for each, index, _ in rows}  # noqa: E731
     monkeypatch.setattr(asking, "_listed", listed)
     assert set(asking.cut({})) == {(b"a", 0), (b"b", 0)}
+
+
+class Answering:
+    """The control socket of a broker that has an empty log of each partition."""
+
+    def send(self, _api_key: int, body: Any, _version: int) -> None:
+        self.topic_ids = [each["topic_id"] for each in body["topics"]]
+
+    def receive(self) -> Any:
+        row = {
+            "error_code": 0, "partition": 0, "leader_epoch": 0, "log_start_offset": 0,
+            "high_watermark": 0, "segments": [], "directory": "",
+        }  # fmt: skip
+        rows = [row | {"topic_id": each} for each in self.topic_ids]
+        return {"error_code": 0, "looked_ns": 1, "stopped_until_ns": 2, "partitions": rows}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_who_has_no_leader_when_the_time_is_up_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    asking = client()
+    topics = [topic("a"), topic("b", -1), topic("c", 2), topic("d", -1)]
+    monkeypatch.setattr(asking, "_all_topics", lambda: topics)
+    monkeypatch.setattr(asking, "_connect_control", Answering)
+    early = asking.list_held({(each.topic_id, 0) for each in topics})
+    assert (set(early), asking.left_out) == ({(b"a", 0), (b"c", 0)}, {})
+    assert set(asking.cut({})) == set(early)
+    assert asking.left_out == {(b"b", 0): "b-0", (b"d", 0): "d-0"}
+
+
+def test_who_gets_a_leader_in_time_is_in_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    asking = client()
+    seen = iter([-1, 1, 1])
+    monkeypatch.setattr(asking, "timeout_s", 60)
+    monkeypatch.setattr(asking, "_all_topics", lambda: [topic("a"), topic("b", next(seen))])
+    monkeypatch.setattr(asking, "_connect_control", Answering)
+    assert set(asking.cut({})) == {(b"a", 0), (b"b", 0)}
+    assert asking.left_out == {}
+
+
+def test_other_faults_of_a_cut_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    asking = client()
+
+    def refused() -> Any:
+        raise ConnectionRefusedError("nobody there")
+
+    monkeypatch.setattr(asking, "_all_topics", lambda: [topic("a")])
+    monkeypatch.setattr(asking, "_connect_control", refused)
+    with pytest.raises(ClusterFault, match="nobody there"):
+        asking.cut({})
 
 
 def test_broker_of_the_controller_that_is_down_is_waited_for(

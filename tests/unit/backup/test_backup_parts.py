@@ -2,8 +2,10 @@
 
 import errno
 import itertools
+import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -11,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from shmbroker.backup import manifest, target
 from shmbroker.backup.asking import is_one_moment
@@ -19,6 +22,9 @@ from shmbroker.backup.restoring import placed, restore
 from shmbroker.backup.taking import prune
 from shmbroker.backup.target import LOCK, Lock, open_target, put_open_file, url_of
 from shmbroker.backup.verifying import stray, verify
+from shmbroker.cli.backup import command
+from shmbroker.cli.backup import restore as put_back
+from shmbroker.cli.outcome import CommandFault
 from shmbroker.controller.raft.snapshots import image_snapshot
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import ConfigFault, CorruptFault, StorageFault
@@ -387,6 +393,51 @@ def test_damage_is_told_of_each_backup_that_has_it(tmp_path: Path) -> None:
         "the backup two can't be used: invalid literal for int() with base 16: b'garbage'"
     ]
     assert stray(store) is None
+
+
+def test_what_is_missing_is_told_wherever_the_backup_is_used(tmp_path: Path) -> None:
+    store = open_target(str(tmp_path / "backups"), None, None)
+    names = tuple(f"t-{index:02}" for index in range(12))
+    backup = stored(store)._replace(missing=names)
+    store.put("backups/one.json", manifest.encode(backup))
+    (verdict,) = verify(store, ["one"])
+    shown = ", ".join(names[:10])
+    lack = f"partitions that had no leader are not in it: {shown} and 2 more"
+    assert verdict.faults == [lack]
+    target, data = str(tmp_path / "backups"), str(tmp_path / "data")
+    run = CliRunner().invoke
+    with pytest.raises(CommandFault, match="1 of 1 backups can't be restored as they were"):
+        run(command, ["verify", target], catch_exceptions=False)
+    listed = run(command, ["list", target])
+    assert "1 of 13" in listed.output
+    told: list[str] = []
+    for words in ([], ["--json"]):
+        with pytest.raises(CommandFault, match=lack):
+            run(put_back, [target, "--data", data, *words], catch_exceptions=False)
+        told.append((tmp_path / "data" / "node-1" / "t-2" / f"{7:020}.log").read_bytes().hex())
+        shutil.rmtree(data)
+    assert told == [bytes(BATCH).hex()] * 2
+
+
+def test_one_in_which_something_is_missing_has_none_pruned_for_its_sake(tmp_path: Path) -> None:
+    """It may be the last one that has those partitions."""
+    store = open_target(str(tmp_path), None, None)
+    for name in ("1", "2", "3", "4", "5"):
+        backup = stored(store, name)._replace(missing=("t-0",) if name in "35" else ())
+        store.put(f"backups/{name}.json", manifest.encode(backup))
+    assert prune(store, 2)[0] == ["1"]
+    assert prune(store, 1)[0] == ["2", "3"]
+    assert manifest.names(store) == ["4", "5"]
+    store.delete(["backups/4.json"])
+    assert prune(store, 1)[0] == []
+
+
+def test_backup_from_before_anything_could_be_missing_is_whole(tmp_path: Path) -> None:
+    store = open_target(str(tmp_path), None, None)
+    text = json.loads(manifest.encode(stored(store)).partition(b"\n")[2])
+    del text["missing"]
+    content = json.dumps(text).encode()
+    assert manifest.decode("one", b"%08x\n" % crc32c(content) + content).missing == ()
 
 
 def test_nothing_is_pruned_where_a_backup_to_keep_is_damaged(tmp_path: Path) -> None:

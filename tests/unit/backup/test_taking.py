@@ -34,6 +34,7 @@ class Family:
         """lost: where the log of those that lead later begins to be another one."""
         self.root = root
         self.lost = lost
+        self.left_out: dict[TopicIdPartition, str] = {}
         self.topic_ids = [TOPIC_ID]
         """As the metadata has it, at one time after the other."""
         self.leaders = iter(enumerate(leaders))
@@ -164,6 +165,16 @@ def test_backup_stores_what_the_one_before_lacks_and_nothing_else(
     assert second.stored == (0 if harm == "no manifest" else 1)
     assert [each.faults for each in verify(store, manifest.names(store))][-1] == []
     assert (path.stat().st_ino == inode) is (harm != "short")
+
+
+def test_what_has_no_leader_at_the_cut_is_told_in_the_backup(tmp_path: Path) -> None:
+    """But for topics that were deleted since."""
+    store = DirectoryStore(str(tmp_path / "backups"))
+    client: Any = Family(tmp_path, [[0, 100]] * 2, 240)
+    client.left_out = {(TOPIC_ID, 2): "t-2", (TOPIC_ID, 1): "t-1", (bytes(16), 0): "gone-0"}
+    taken = Taking(client, store, "cluster").run().backup
+    assert [row.partition for row in taken.partitions] == [0]
+    assert manifest.load(store, taken.name).missing == taken.missing == ("t-1", "t-2")
 
 
 def test_segment_that_can_not_be_read_is_told_by_its_name(tmp_path: Path) -> None:
