@@ -207,20 +207,6 @@ class FamilyClient(BrokerClient):
                 connection.close()
         return found
 
-    def directories(self) -> dict[int, str]:
-        """The log directory of each broker that runs."""
-
-        def once() -> dict[int, str]:
-            self._topics([])
-            found = {}
-            for broker_id in self.cluster.brokers:
-                answer = self._ask(broker_id, DESCRIBE_LOG_DIRS, {"topics": []})
-                refuse(answer["error_code"], "DescribeLogDirs")
-                found[broker_id] = answer["results"][0]["log_dir"]
-            return found
-
-        return self._patiently(once)
-
     def image(self, cluster_id: str) -> tuple[MetadataImage, int]:
         """The cluster's metadata as it is committed now, and the time of its last record."""
         body = {"topics": [{"topic_name": METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]}
@@ -230,9 +216,7 @@ class FamilyClient(BrokerClient):
             refuse(answer["error_code"], "DescribeQuorum")
             (row,) = answer["topics"][0]["partitions"]
             refuse(row["error_code"], "DescribeQuorum")
-            directory = self.directories().get(row["leader_id"])
-            if directory is None:
-                raise LaterFault(f"broker {row['leader_id']}, which has the controller, is down")
+            directory = self._directory_of(row["leader_id"])
             reader = MetadataLogReader(os.path.join(directory, METADATA_DIRECTORY))
             try:
                 follower = MetadataFollower(reader, cluster_id)
@@ -242,6 +226,16 @@ class FamilyClient(BrokerClient):
                 reader.close()
 
         return self._patiently(once)
+
+    def _directory_of(self, broker_id: int) -> str:
+        """The log directory of the broker that has the active controller."""
+        self._topics([])
+        if broker_id not in self.cluster.brokers:
+            raise LaterFault(f"broker {broker_id}, which has the controller, is down")
+        answer = self._ask(broker_id, DESCRIBE_LOG_DIRS, {"topics": []})
+        refuse(answer["error_code"], "DescribeLogDirs")
+        directory: str = answer["results"][0]["log_dir"]
+        return directory
 
 
 def is_one_moment(times: Iterable[tuple[int, int]]) -> bool:

@@ -98,7 +98,8 @@ def test_broker_of_the_controller_that_is_down_is_waited_for(
     answer = {"error_code": 0, "topics": [{"partitions": [row]}]}
     monkeypatch.setattr(asking.cluster, "ask_any", lambda *_: answer)
     asked = []
-    monkeypatch.setattr(asking, "directories", lambda: asked.append(1) or {2: "/node-2"})
+    monkeypatch.setattr(asking, "_topics", asked.append)
+    asking.cluster.brokers = {2: ("127.0.0.1", 1)}
     with pytest.raises(ClusterFault, match="broker 1, which has the controller, is down"):
         asking.image("cluster")
     assert asked
