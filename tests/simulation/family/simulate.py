@@ -24,6 +24,7 @@ A trace has a line for each thing that happened:
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import tempfile
 from collections import deque
@@ -157,6 +158,16 @@ KINDS = {
 """As `scripts/simulate` names them."""
 
 
+def make_root(place: Path) -> str:
+    """A directory with this process's id in its name, always as long; what processes that were
+    killed have left there is removed."""
+    for path in place.glob("family-*-*"):
+        pid = path.name.split("-")[1]
+        if pid.isdecimal() and not Path("/proc", str(int(pid))).exists():
+            shutil.rmtree(path, ignore_errors=True)
+    return tempfile.mkdtemp(prefix=f"family-{os.getpid():07}-", dir=place)
+
+
 class Simulation:
     """One seed."""
 
@@ -165,7 +176,7 @@ class Simulation:
         self.random = random = Random(seed)
         self.kind = KINDS.get(plan)
         self.plan = plan = _drawn(plan, random)
-        self.root = tempfile.mkdtemp(prefix="family-", dir=MEMORY if MEMORY.is_dir() else None)
+        self.root = make_root(MEMORY if MEMORY.is_dir() else Path(tempfile.gettempdir()))
         self.scheduler = Scheduler(random)
         self.system = System(self.scheduler, self.root)
         self.system.has_kernel = seed % 2 == 0
