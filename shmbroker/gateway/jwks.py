@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 FIRST_S = 2.0
 SOON_S = 10.0
+REST_S_MIN = 0.1
+"""The least time from the end of a try to the next one, whatever the settings say."""
 LOOK_AT_FILE_S = 5.0
 ANSWER_S = 10.0
 KEYS_BYTES_MAX = 1 << 20
@@ -117,10 +119,11 @@ class Jwks:
                 self._stamp = stamp
                 if self.look():
                     rest_s = self._rest_s
-                    next_s = now + self._refresh_s
+                    wait_s = self._refresh_s
                 else:
-                    next_s = now + rest_s
+                    wait_s = rest_s
                     rest_s = min(rest_s * 2, self._rest_s_max)
+                next_s = self._clock.monotonic() + max(wait_s, REST_S_MIN)
                 self._tried.set()
             wait_s = max(0.0, next_s - self._clock.monotonic())
             self._wanted.wait(min(wait_s, LOOK_AT_FILE_S) if path is not None else wait_s)

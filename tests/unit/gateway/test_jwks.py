@@ -84,6 +84,28 @@ def test_a_url_that_can_not_be_had_is_tried_again() -> None:
     assert len(tries) == 3
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_url_is_not_asked_without_end_where_the_settings_have_no_rest(is_there: bool) -> None:
+    """Time stands still: no try is due, but for one that is wanted."""
+    moved = VirtualClock()
+    reads = []
+
+    def read(url: str) -> bytes:
+        reads.append(url)
+        if not is_there:
+            raise OSError("nobody there")
+        return key_set("one")
+
+    jwks = Jwks(moved, "https://issuer/keys", 0, 0, 0, read)
+    jwks.begin()
+    jwks.want()
+    wait_until(lambda: len(reads) > 1, "the one that is wanted")
+    moved.now += SOON_S
+    jwks.want()
+    wait_until(lambda: len(reads) > 2, "another one")
+    assert len(reads) == 3
+
+
 def test_an_answer_that_is_no_http_ends_no_thread(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
