@@ -161,13 +161,15 @@ def _derived(
 ) -> Iterator[tuple[str, bytes]]:
     base, end = segment.base_offset, segment.end_offset
     for suffix, offset in ((INDEX, base), (TIME_INDEX, base), (TXN_INDEX, base), (SNAPSHOT, end)):
+        path = os.path.join(directory, file_name(offset, suffix))
         try:
-            with open(os.path.join(directory, file_name(offset, suffix)), "rb") as file:
-                yield suffix.removeprefix("."), file.read()
+            with open(path, "rb") as file:
+                content = file.read()
         except FileNotFoundError:
             continue  # What can be derived may be missing.
         except OSError as error:
-            raise StorageFault(f"can't read {error.filename}: {error}") from error
+            raise StorageFault(f"can't read {path}: {error.strerror}") from error
+        yield suffix.removeprefix("."), content
     lines = [f"{epoch} {start}" for epoch, start in epochs if start < end]
     yield manifest.LEADER_EPOCHS, encode_entries(lines).encode()
 
@@ -193,7 +195,7 @@ def _check_log(path: str, segment: RemoteSegment, on_progress: Callable[[int], N
                 rest = bytes(data[used:])
                 on_progress(len(piece))
     except OSError as error:
-        raise StorageFault(f"can't read {path}: {error}") from error
+        raise StorageFault(f"can't read {path}: {error.strerror}") from error
     if rest:
         raise CorruptFault(f"{path} ends in a batch at {position}")
     return crc

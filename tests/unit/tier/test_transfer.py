@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from shmbroker.errors import CorruptFault
+from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.config import LogConfig
 from shmbroker.log.descriptors import Descriptors
 from shmbroker.log.partition_log import PartitionLog
@@ -149,6 +149,18 @@ def test_copy_that_is_killed_anywhere_is_whole_or_swept(log):
         assert not store.objects, "an orphan is left"
         copy(store, log, segment)
         assert store.objects == whole
+
+
+@pytest.mark.parametrize("suffix", ["log", "index", "timeindex"])
+def test_file_that_can_not_be_read_is_named(log, suffix):
+    """It gives an input/output error to who reads its first bytes."""
+    path = f"{log.directory}/{0:020d}.{suffix}"
+    os.unlink(path)
+    os.symlink("/proc/self/mem", path)
+    store = MemoryStore()
+    with pytest.raises(StorageFault, match=f"can't read {path}: Input/output error$"):
+        copy(store, log, copies_of(log)[0])
+    assert not [key for key in store.objects if key.endswith(".manifest")]
 
 
 def test_deletion_that_is_killed_anywhere_leaves_no_half(log):
