@@ -89,6 +89,8 @@ class StraightReads:
         self._gateway = gateway
         self._broker = broker
         self._answers = answers
+        self.served = 0
+        """Reads of sockets that brought a Fetch which was looked up at once."""
 
     def __call__(
         self,
@@ -104,6 +106,7 @@ class StraightReads:
         if connection.throttle is not None or not is_current(gateway, broker):
             return False
         connection.ahead = None
+        self.served += not connection.inflight
         gateway.token = token = gateway.token + 1
         request = known.request(connection, version, correlation_id)
         request.token = token

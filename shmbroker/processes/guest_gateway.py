@@ -217,7 +217,7 @@ class GuestGateway:
         gateway.loop.acceptor.listeners.clear()  # it accepts nobody
         self._straight = straight.StraightWay(gateway, broker, self.guests)
         gateway.produce.append_here = StraightAppends(gateway, broker, self.guests, rings.of_broker)
-        gateway.fetch.read_here = StraightReads(gateway, broker, rings.of_broker)
+        gateway.fetch.read_here = self._reads = StraightReads(gateway, broker, rings.of_broker)
         self._left_out = 0
         """Turns in a row whose second half had nothing to do."""
         for key in broker.executor.shortcuts:
@@ -227,12 +227,13 @@ class GuestGateway:
         member.look_at_announcements(gateway)
 
     def read(self, events: list[tuple[int, int]]) -> bool:
-        """The first half of a turn; False where all that came went the straight way, so that the
-        second half has nothing to do."""
-        before = self._straight.served
-        others = self._straight.take(events)
+        """The first half of a turn; False where all that came went the straight way, or was looked
+        up at once, so that the second half has nothing to do."""
+        straight, reads = self._straight, self._reads
+        before = straight.served + reads.served
+        others = straight.take(events)
         self.gateway.read(others)
-        if self._straight.served - before < len(events) or self.guests.has_work:
+        if straight.served + reads.served - before < len(events) or self.guests.has_work:
             return True
         self._left_out = (self._left_out + 1) % LEFT_OUT_MAX
         return not self._left_out

@@ -3,7 +3,7 @@
    A  read       what came from sockets ──► straight way, or frames ──► the broker's ring
    B  put off    all of it went the straight way, and nobody else waits: look for more, and begin
                  again with A, for PUT_OFF_S at most
-   C  broker     its turn; what A put on its ring is in it
+   C  broker     its turn; what A put on its ring is in it. Left out where it would find nothing
    D  answer     what C answered ──► sockets; left out where there is nothing to answer
    E  wait       stay awake for more, sleep, or see what came meanwhile
    F  account    whether this process has room for more guests
@@ -71,7 +71,7 @@ class TurnsWithGuests:
         gateway, guests = beside.gateway, beside.guests
         monotonic, answers, present = clock.monotonic, self.answers, guests.present
         events: Events = []
-        now = due = turned_at = 0.0
+        now = due = broker_due = turned_at = 0.0
         while not host.must_stop:
             # A. What comes on the ring may be for one that has left. Changes of the metadata are
             # taken in without guests, too: they would pile up.
@@ -89,12 +89,22 @@ class TurnsWithGuests:
                     events, now = came, monotonic()
                     continue
             # C.
-            broker.may_look = not has_some
-            rest = broker.turn()
-            turned_at = now
+            if has_served and now < broker_due and not broker.has_work():
+                rest = broker.rest_until(broker_due)
+            else:
+                broker.may_look = not has_some
+                rest = broker.turn()
+                turned_at = now
+                broker_due = now + rest
             # D.
             if has_some:
-                if is_usual or gateway.touched or answers.poll() or now >= due:
+                if (
+                    is_usual
+                    or gateway.touched
+                    or gateway.loop.blocked
+                    or answers.poll()
+                    or now >= due
+                ):
                     due = now + gateway.answer()
                     if rest and host.has_entries():
                         rest = 0.0  # a request that was held went on the ring
