@@ -7,6 +7,7 @@ hold (`WAITING_MAX`, `WAITING_BYTES_MAX`): a full cluster slows the source down.
 
 from __future__ import annotations
 
+import os
 import select
 import sys
 from collections import Counter
@@ -194,11 +195,12 @@ def _settings(acks: str, compression: str, *, are_told: bool) -> dict[str, Any]:
 
 
 class _Additions:
-    """What flags give every record: a key, headers; an empty value becomes null."""
+    """What flags give every record: a key, headers; an empty value becomes null. Bytes that are no
+    UTF-8 are taken as they were typed."""
 
     def __init__(self, key: str | None, headers: dict[str, str], empty_is_null: bool) -> None:
-        self._common: dict[str, Any] = {} if key is None else {"key": key.encode()}
-        self._headers = [(name, text.encode()) for name, text in headers.items()]
+        self._common: dict[str, Any] = {} if key is None else {"key": os.fsencode(key)}
+        self._headers = [(name, os.fsencode(text)) for name, text in headers.items()]
         self._empty_is_null = empty_is_null
 
     def to(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:

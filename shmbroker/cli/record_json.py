@@ -17,6 +17,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circ
 
 TIMESTAMP_TYPES = {1: "create", 2: "logappend"}
 """kcat's words for the client library's numbers; 0: the record has no timestamp."""
+_MOST = {"partition": (1 << 31) - 1, "timestamp": (1 << 63) - 1}
 _VALUES = ("value", "value_base64", "payload", "payload_base64")
 
 
@@ -75,16 +76,38 @@ def from_json(line: bytes) -> dict[str, Any]:
             record["key"] = key
         if headers := given.get("headers"):
             record["headers"] = [
-                (str(row["key"]), _content(row, "value")) for row in _header_rows(headers)
+                (_text(row["key"]), _content(row, "value")) for row in _header_rows(headers)
             ]
         for name, names in (("partition", ("partition",)), ("timestamp", ("timestamp", "ts"))):
             for number in (given.get(word) for word in names):
                 if number is not None:
-                    record[name] = int(number)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+                    record[name] = _number(name, number)
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         shown = line[:60].decode(errors="replace")
         raise CommandFault(f"describes no record: {shown} ({error})") from None
     return record
+
+
+def _number(name: str, given: Any) -> int:
+    """A partition or a timestamp; ValueError for a number that none has."""
+    number = int(given)
+    if not -1 <= number <= _MOST[name]:
+        raise ValueError(f"{name} {number} is none")
+    return number
+
+
+def _text(name: object) -> str:
+    """The name of a header; ValueError for one that is no text in UTF-8."""
+    text = str(name)
+    text.encode()
+    return text
 
 
 def _header_rows(headers: Any) -> list[dict[str, Any]]:

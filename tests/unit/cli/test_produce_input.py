@@ -118,6 +118,11 @@ def test_json_becomes_a_record(line: bytes, record: dict[str, Any]) -> None:
         b'{"value":"a","headers":[1]}',
         b'{"value":"a","headers":7}',
         b'{"value":"a","partition":"x"}',
+        b'{"value":"a","partition":-2}',
+        b'{"value":"a","partition":2147483648}',
+        b'{"value":"a","partition":1e999}',
+        b'{"value":"a","timestamp":9223372036854775808}',
+        b'{"value":"a","headers":{"\\ud800":"b"}}',
         b"[" * 100_000,
     ],
     ids=lambda line: repr(line[:30]),
@@ -162,6 +167,13 @@ def test_what_consume_writes_produce_reads(to_line: Any, value: bytes | None) ->
         "timestamp": 1500,
         "headers": [("a", b"1"), ("b", None)],
     }
+
+
+def test_key_and_headers_are_the_bytes_that_were_typed() -> None:
+    additions = produce._Additions(os.fsdecode(b"\xff"), {"a": os.fsdecode(b"\xfe")}, False)
+    assert additions.to([{"value": b"v"}]) == [
+        {"value": b"v", "key": b"\xff", "headers": [("a", b"\xfe")]}
+    ]
 
 
 def test_line_without_its_delimiter_ends_the_reading() -> None:
