@@ -83,7 +83,7 @@ def goal_of(options: Mapping[str, Any], now_ms: int) -> Goal:
         if option == "to_datetime":
             return Goal(option, parse_moment(value))
         if option == "by_duration":
-            return Goal(option, now_ms - parse_duration(value))
+            return Goal(option, max(0, now_ms - parse_duration(value)))
     except ValueError as refusal:
         raise click.UsageError(f"{refusal}.") from None
     return Goal(option, int(value))

@@ -11,6 +11,7 @@ from shmbroker.cli.client import json_option
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.outcome import CommandFault, say
 from shmbroker.cli.output import print_json
+from shmbroker.cli.words import DATES_END_MS
 from shmbroker.errors import StorageFault
 
 OFFSET = click.IntRange(0)
@@ -142,7 +143,7 @@ def _batch_text(row: dict[str, Any]) -> str:
 
 def moment(timestamp_ms: int) -> str:
     """A record's timestamp as an ISO date, or the number where it is none."""
-    if not 0 <= timestamp_ms < 253_402_300_800_000:
+    if not 0 <= timestamp_ms < DATES_END_MS:
         return str(timestamp_ms)
     seconds, ms = divmod(timestamp_ms, 1000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ms:03}Z"

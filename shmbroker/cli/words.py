@@ -14,7 +14,7 @@ Offset (`-o`):
    @T, s@T                       from that moment          e@T   stop before that moment
 
 T is in milliseconds since 1970, or an ISO date and time ("2026-11-21T10:00", UTC unless it says
-otherwise).
+otherwise). No record is older than 1970: an earlier moment is the beginning of that year.
 """
 
 import re
@@ -76,8 +76,12 @@ def parse_moment(text: str) -> int:
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    # Brokers take negative numbers for places, such as the end.
+    return max(0, (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1))
 
+
+DATES_END_MS = 253_402_300_800_000
+"""The year 10000, of which `datetime` knows nothing."""
 
 _SPAN = re.compile(r"(\d{1,9})(ms|s|m|h|d)")
 _SPAN_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -113,9 +117,12 @@ def parse_duration(text: str) -> int:
 
 
 def moment_text(moment_ms: int) -> str:
-    """Milliseconds since 1970 as a date and time, 2026-11-21T10:00:00Z."""
+    """Milliseconds since 1970 as a date and time, 2026-11-21T10:00:00Z; the number where it is no
+    date."""
     from datetime import UTC, datetime
 
+    if not 0 <= moment_ms < DATES_END_MS:
+        return str(moment_ms)
     moment = datetime.fromtimestamp(moment_ms // 1000, UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 

@@ -28,6 +28,7 @@ NONE = {
         ("shift_by", -5, -5),
         ("to_datetime", "1234", 1234),
         ("by_duration", "2s", NOW_MS - 2000),
+        ("by_duration", "99999d", 0),
     ],
 )
 def test_one_option_is_the_goal(option: str, value: Any, number: int) -> None:
