@@ -72,6 +72,8 @@ def _resolved(address: Address, wait_s: float) -> list[Address]:
             found.extend(socket.getaddrinfo(*address, type=socket.SOCK_STREAM))
         except OSError as error:
             found.append(error)
+        except UnicodeError:  # an empty label, or one of more than 63 characters
+            found.append(socket.gaierror(socket.EAI_NONAME, "no name of a host"))
 
     resolver = threading.Thread(target=resolve, daemon=True)
     resolver.start()

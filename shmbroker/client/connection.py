@@ -196,7 +196,10 @@ def connect(
 
 def _dial(address: Address, timeout_s: float) -> socket.socket:
     if not is_unix(address):
-        connected = socket.create_connection(address, timeout_s)
+        try:
+            connected = socket.create_connection(address, timeout_s)
+        except UnicodeError:  # an empty label, or one of more than 63 characters
+            raise ConnectionError(f"{address[0]} can't be the name of a host") from None
         tcp.tune(connected)
         return connected
     path = address[0]

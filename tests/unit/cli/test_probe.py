@@ -111,6 +111,12 @@ def test_name_that_no_host_has(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal == probe.ProbeRefusal("there is no host of that name", is_reached=False)
 
 
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+def test_what_can_not_be_a_name_is_no_host(host: str) -> None:
+    refusal = probe.refusal_of((host, 9092), is_tls=False)
+    assert refusal == probe.ProbeRefusal("there is no host of that name", is_reached=False)
+
+
 def test_resolver_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.wait(60) and [])

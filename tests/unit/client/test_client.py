@@ -11,7 +11,7 @@ from shmbroker.client import faults, retries
 from shmbroker.client.addresses import parse_addresses
 from shmbroker.client.admin import ask
 from shmbroker.client.cluster import NOT_SAID, Cluster, Topic
-from shmbroker.client.connection import Connection, Exchange
+from shmbroker.client.connection import Connection, Exchange, connect
 from shmbroker.client.faults import (
     ClusterFault,
     DataLossFault,
@@ -120,6 +120,11 @@ def test_addresses(text: str, found: list[tuple[str, int]]) -> None:
 def test_what_is_no_address_names_the_setting(text: str) -> None:
     with pytest.raises(ConfigFault, match="kafka servers"):
         parse_addresses(text, "kafka servers")
+
+
+def test_what_can_not_be_a_name_is_a_broker_that_is_not_there() -> None:
+    with pytest.raises(ConnectionError, match=r"a\.\.b can't be the name of a host"):
+        connect(("a..b", 1), 1.0, "me")
 
 
 # --- versions ------------------------------------------------------------------------------------
