@@ -48,7 +48,11 @@ class ScramClient:
         match = _FIRST.fullmatch(answer.decode("utf-8", "replace"))
         if match is None:
             raise ProtocolFault(f"the first answer of SCRAM can't be read{_error(answer)}")
-        nonce, salt, iterations = match[1], b64decode(match[2]), int(match[3])
+        nonce, iterations = match[1], int(match[3])
+        try:
+            salt = b64decode(match[2])
+        except ValueError:
+            raise ProtocolFault("the salt in the first answer of SCRAM is no base64") from None
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
             raise ProtocolFault("the answer of SCRAM has another nonce than was sent")
         if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:

@@ -326,6 +326,7 @@ def test_scram_names_and_tokens() -> None:
         (FIRST.replace(b"4096", b"4095"), LAST, "4095 iterations"),
         (FIRST.replace(b"4096", b"999999999"), LAST, "999999999 iterations"),
         (b"e=other-error", LAST, "can't be read: other-error"),
+        (FIRST.replace(b"6gQ==", b"6g"), LAST, "salt .* is no base64"),
         (FIRST, LAST.replace(b"6rri", b"7rri"), "does not prove"),
         (FIRST, b"e=invalid-proof", "does not prove that it knows .*: invalid-proof"),
         (FIRST, b"", "does not prove"),
