@@ -276,9 +276,12 @@ def _produce(producer: Producer, topic: str, records: int, size: int) -> dict[st
     began, sent = clock.monotonic(), 0
     with _Progress(records) as progress:
         while sent < records:
-            for _ in range(min(1000, records - sent)):
-                send(topic, value, on_delivery=delivered)
-            sent += min(1000, records - sent)
+            try:
+                for _ in range(min(1000, records - sent)):
+                    send(topic, value, on_delivery=delivered)
+                    sent += 1
+            except BufferError:
+                poll(0.05)  # it waits for room among the library's bytes
             poll(0)
             while len(producer) > WAITING_MAX:
                 poll(0.05)
@@ -357,15 +360,19 @@ def _end_to_end(
         with _Progress(records) as progress:
             while len(latencies) < records:
                 due = min(records, 1 + (now_ns() - began_ns) * rate // 1_000_000_000)
-                while sent < due:
-                    producer.produce(topic, now_ns().to_bytes(STAMP_BYTES, "big") + padding, mark)
-                    sent += 1
+                try:
+                    while sent < due:
+                        stamp = now_ns().to_bytes(STAMP_BYTES, "big")
+                        producer.produce(topic, stamp + padding, mark)
+                        sent += 1
+                except BufferError:
+                    pass  # the library holds as much as it may: those that are due go later
                 producer.poll(0)
                 message = consumer.poll(0.0005)
                 if message is not None and message.error() is None and message.key() == mark:
                     heard_ns = now_ns()
-                    stamp = int.from_bytes(message.value()[:STAMP_BYTES], "big")
-                    latencies.append((heard_ns - stamp) / 1e9)
+                    sent_ns = int.from_bytes(message.value()[:STAMP_BYTES], "big")
+                    latencies.append((heard_ns - sent_ns) / 1e9)
                     if len(latencies) % 100 == 0:
                         progress.to(len(latencies))
                 elif now_ns() - heard_ns > STALL_S * 1e9:
