@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 EXIT_FAILED = 1
+EXIT_WRONG_USAGE = 2
 EXIT_NOT_RUNNING = 2
 EXIT_NOT_TOLD = 3
 EXIT_INTERRUPTED = 130
@@ -88,7 +89,7 @@ def binary(stream: Any) -> Any:
 
 
 class CommandEnding:
-    """`with Ending(): …` turns what may go wrong into a sentence and an exit status."""
+    """`with CommandEnding(): …` turns what may go wrong into a sentence and an exit status."""
 
     def __enter__(self) -> CommandEnding:
         if sys.stdout is not None and isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
@@ -125,6 +126,9 @@ class CommandEnding:
             sys.exit(EXIT_FAILED)
         elif isinstance(fault, OSError):
             _fail_by(fault)
+        elif isinstance(fault, UnicodeEncodeError) and _is_typed(fault.object):
+            say(f"{fault.object} is no text in UTF-8, as names are")
+            sys.exit(EXIT_WRONG_USAGE)
         elif _is_kafka_exception(fault):
             say(sentence(fault.args[0]))
             sys.exit(EXIT_FAILED)
@@ -134,6 +138,11 @@ def _command() -> str:
     """The command that was given, as a sentence has it."""
     word = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     return f"`shmbroker {word}`" if word else "this"
+
+
+def _is_typed(text: str) -> bool:
+    """Whether this stands on the command line, with bytes that are no UTF-8 in it."""
+    return any(text in word for word in sys.argv[1:])
 
 
 def _fail_by(fault: OSError) -> None:

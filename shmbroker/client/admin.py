@@ -178,7 +178,7 @@ def describe_quorum(addresses: Sequence[Address]) -> tuple[str, Message]:
 
     def once() -> Message:
         answer = ask(addresses, DESCRIBE_QUORUM, {"topics": [partition]})
-        _refuse(answer["error_code"], "the controllers")
+        _refuse(answer["error_code"], "the controllers", right="describe")
         row: Message = answer["topics"][0]["partitions"][0]
         _refuse(row["error_code"], "the controllers")
         return row
@@ -191,7 +191,7 @@ def acls(addresses: Sequence[Address], filters: Iterable[Message]) -> list[Messa
     found: list[Message] = []
     for wanted in filters:
         answer = ask(addresses, DESCRIBE_ACLS, wanted)
-        _refuse_acls(answer)
+        _refuse_acls(answer, "describe")
         for resource in answer["resources"]:
             place = {name: value for name, value in resource.items() if name != "acls"}
             found += (row for acl in resource["acls"] if (row := place | acl) not in found)
@@ -213,13 +213,14 @@ def delete_acls(addresses: Sequence[Address], filters: Sequence[Message]) -> int
     return sum(len(row["matching_acls"]) for row in results)
 
 
-def _refuse_acls(answer: Message) -> None:
+def _refuse_acls(answer: Message, right: str = "alter") -> None:
     if answer["error_code"] == error_codes.SECURITY_DISABLED:
         raise RefusedFault(
             "the cluster has no ACLs, as it has no authorizer: start it with --set "
-            "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+            "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer and say "
+            "with --set super.users= who may add the first"
         )
-    _refuse(answer["error_code"], "ACLs")
+    _refuse(answer["error_code"], "ACLs", right=right)
 
 
 def client_quotas(
@@ -231,7 +232,7 @@ def client_quotas(
         for kind, name in entity
     ]
     answer = ask(addresses, DESCRIBE_CLIENT_QUOTAS, {"components": components, "strict": False})
-    _refuse(answer["error_code"], "quotas", answer["error_message"])
+    _refuse(answer["error_code"], "quotas", answer["error_message"], "describe-configs")
     return [
         (
             {row["entity_type"]: row["entity_name"] for row in entry["entity"]},
@@ -259,7 +260,7 @@ def alter_client_quotas(
     def once() -> None:
         body = {"entries": [entry], "validate_only": False}
         (result,) = ask(addresses, ALTER_CLIENT_QUOTAS, body)["entries"]
-        _refuse(result["error_code"], "quotas", result["error_message"])
+        _refuse(result["error_code"], "quotas", result["error_message"], "alter-configs")
 
     patiently(once, ANSWER_S, "the quotas are not changed")
 
@@ -359,6 +360,10 @@ def fenced_brokers(addresses: Sequence[Address]) -> list[int]:
     return [row["broker_id"] for row in answer["brokers"] if row["is_fenced"]]
 
 
-def _refuse(error: int, about: str, message: str | None = None) -> None:
-    """Raise what the cluster says, without the error's name: it is for people."""
+def _refuse(error: int, about: str, message: str | None = None, right: str = "") -> None:
+    """Raise what the cluster says, without the error's name: it is for people. right: the operation
+    on the cluster that it takes, where the cluster says no more than that it is lacking."""
+    if error == error_codes.CLUSTER_AUTHORIZATION_FAILED and right:
+        cure = f"`shmbroker acl add --allow PRINCIPAL --operation {right} --cluster`"
+        message = f"{error_codes.message_of(error)}; {cure} by a super user gives the right"
     faults.refuse(error, about, message or error_codes.message_of(error))

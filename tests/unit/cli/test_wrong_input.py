@@ -7,6 +7,7 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from click.testing import CliRunner
 import shmbroker
 from shmbroker.cli.client import TargetCluster
 from shmbroker.cli.commands import main
-from shmbroker.cli.outcome import say, sentence
+from shmbroker.cli.outcome import CommandEnding, say, sentence
 from shmbroker.client import admin
-from shmbroker.client.faults import ClusterFault
+from shmbroker.client.faults import ClusterFault, DeniedFault
 from shmbroker.errors import ConfigFault, StorageFault
 from shmbroker.log import checkpoints
 from shmbroker.log.meta_properties import read_meta_properties
@@ -31,8 +32,10 @@ from shmbroker.settings.files import read_settings
 from shmbroker.testing.broker import free_ports
 from shmbroker.tools import log_files, log_repair
 from shmbroker.wire.error_codes import (
+    CLUSTER_AUTHORIZATION_FAILED,
     DELEGATION_TOKEN_AUTH_DISABLED,
     DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
+    SECURITY_DISABLED,
 )
 
 ALLOW = ["acl", "add", "--allow", "User:a", "--operation", "read"]
@@ -154,6 +157,48 @@ def test_python_that_is_too_old_is_told_so(
     monkeypatch.setattr(sys, "version_info", (*version, 1))
     with pytest.raises(SystemExit, match=f"this is Python {version[0]}.{version[1]}, and 3.11"):
         runpy.run_path(str(Path(shmbroker.__file__).with_name("__main__.py")), run_name="__main__")
+
+
+def test_acls_that_are_not_told_name_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the authorizer alone nobody could add one."""
+    refusal = {"error_code": SECURITY_DISABLED, "error_message": None}
+    monkeypatch.setattr(admin, "ask", lambda *_: refusal)
+    with pytest.raises(ClusterFault, match=r"has no authorizer: .*super\.users="):
+        admin.acls([], [{}])
+
+
+@pytest.mark.parametrize(
+    ("ask", "right"),
+    [
+        (lambda: admin.acls([], [{}]), "describe"),
+        (lambda: admin.client_quotas([], []), "describe-configs"),
+    ],
+    ids=["acls", "quotas"],
+)
+def test_who_lacks_a_right_on_the_cluster_is_told_which(
+    monkeypatch: pytest.MonkeyPatch, ask: Callable[[], object], right: str
+) -> None:
+    refusal = {"error_code": CLUSTER_AUTHORIZATION_FAILED, "error_message": "no", "entries": None}
+    monkeypatch.setattr(admin, "ask", lambda *_: refusal)
+    with pytest.raises(DeniedFault, match=f"not authorized for the cluster; .* {right} --cluster`"):
+        ask()
+
+
+def test_name_that_is_no_text_is_wrong_usage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = os.fsdecode(b"a\xff")
+    monkeypatch.setattr(sys, "argv", ["shmbroker", "topic", "create", name])
+    with pytest.raises(SystemExit) as ended, CommandEnding():
+        name.encode()
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said == "shmbroker: a\\udcff is no text in UTF-8, as names are\n"
+
+
+def test_text_that_nobody_typed_and_that_can_not_be_written_is_a_bug() -> None:
+    with pytest.raises(UnicodeEncodeError), CommandEnding():
+        "\ud800".encode()
 
 
 class Refusal:
