@@ -13,6 +13,7 @@ import click
 from shmbroker import clock
 from shmbroker.cli.client import TargetCluster, cluster_options, json_option
 from shmbroker.cli.hints import HintingGroup
+from shmbroker.cli.numbers import size_text
 from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.output import print_json, print_list
 from shmbroker.client.faults import NAME_DIRECTORY, RUN_AS_OWNER, told_in
@@ -57,16 +58,6 @@ class ProgressLine:
         if self._is_shown:
             self._terminal.write("\r" + " " * 40 + "\r")
             self._terminal.flush()
-
-
-def size_text(size: int) -> str:
-    """Bytes as people read them."""
-    amount = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
 
 
 class _Default(HintingGroup):

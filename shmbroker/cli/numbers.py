@@ -21,6 +21,16 @@ def bytes_text(value: float) -> str:
     return f"{value:.3g}Pi"
 
 
+def size_text(size: int) -> str:
+    """1234567 as 1.2 MiB, for sentences."""
+    amount = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
 def span_text(value_s: float) -> str:
     """0.00123 as 1.23ms, 4000 as 1h06m."""
     if value_s < 0.9995e-3:

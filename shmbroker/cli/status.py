@@ -26,7 +26,7 @@ from shmbroker.cli.client import (
     metadata,
 )
 from shmbroker.cli.disks import is_nearly_full
-from shmbroker.cli.numbers import span_text
+from shmbroker.cli.numbers import size_text, span_text
 from shmbroker.cli.offsets import Partition, offsets_known
 from shmbroker.cli.outcome import EXIT_FAILED, EXIT_NOT_RUNNING, EXIT_NOT_TOLD, say
 from shmbroker.cli.output import print_json, print_table
@@ -330,7 +330,7 @@ def problems(report: Mapping[str, Any]) -> list[str]:
             if directory["error_code"]:
                 found.append(f"{where} failed")
             elif is_nearly_full(free, size):
-                found.append(f"the disk of {where} is nearly full, {size_words(free)} are free")
+                found.append(f"the disk of {where} is nearly full, {size_text(free)} are free")
     return found
 
 
@@ -339,16 +339,6 @@ def _count(things: list[Any], one: str, more: str) -> str:
     if len(things) > NAMED_MAX:
         named += ", …"
     return f"{len(things)} {one if len(things) == 1 else more} ({named})"
-
-
-def size_words(count: int) -> str:
-    """Bytes for people."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 # --- output --------------------------------------------------------------------------------------
@@ -425,8 +415,8 @@ def _broker_rows(brokers: Iterable[Mapping[str, Any]]) -> list[tuple[object, ...
                 (
                     *head,
                     directory["partitions"],
-                    size_words(directory["bytes"]),
-                    None if free < 0 else size_words(free),
+                    size_text(directory["bytes"]),
+                    None if free < 0 else size_text(free),
                     directory["path"],
                 )
             )

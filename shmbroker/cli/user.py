@@ -20,7 +20,7 @@ from shmbroker.client.users import OverNetwork, UserAdmin, over_control
 from shmbroker.security.sasl.scram import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS
 
 SALT_BYTES = 24
-PASSWORD_BYTES_MAX = 1024
+PASSWORD_CHARACTERS_MAX = 1024
 
 
 @click.group("user", cls=HintingGroup)
@@ -68,7 +68,7 @@ def _admin(cluster: TargetCluster, data: str | None) -> Iterator[UserAdmin]:
 
 
 def _password_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--password-file, --password-env, --mechanism, --iterations."""
+    """--password-file, --password-env, --iterations."""
     for option in reversed(
         (
             click.option(
@@ -216,7 +216,7 @@ def _password(user: str, password_file: str | None, password_env: str | None) ->
         assert password_file is not None
         try:
             with open(password_file, encoding="utf-8") as file:
-                password = file.read(PASSWORD_BYTES_MAX + 2).removesuffix("\n")
+                password = file.read(PASSWORD_CHARACTERS_MAX + 2).removesuffix("\n")
         except (OSError, UnicodeDecodeError) as fault:
             reason = (fault.strerror if isinstance(fault, OSError) else None) or fault
             raise CommandFault(f"{password_file} can't be read: {reason}") from None
@@ -227,10 +227,12 @@ def _password(user: str, password_file: str | None, password_env: str | None) ->
         )
         where = "the terminal"
     else:
-        password = sys.stdin.readline(PASSWORD_BYTES_MAX + 2).removesuffix("\n")
+        password = sys.stdin.readline(PASSWORD_CHARACTERS_MAX + 2).removesuffix("\n")
         where = "standard input"
     if not password:
         raise CommandFault(f"there is no password in {where}")
-    if len(password) > PASSWORD_BYTES_MAX:
-        raise CommandFault(f"the password in {where} is longer than {PASSWORD_BYTES_MAX} letters")
+    if len(password) > PASSWORD_CHARACTERS_MAX:
+        raise CommandFault(
+            f"the password in {where} is longer than {PASSWORD_CHARACTERS_MAX} characters"
+        )
     return password

@@ -66,7 +66,7 @@ class Topic(NamedTuple):
 class Cluster:
     """The brokers behind these addresses; for any thread.
 
-    With ApiVersions among `versions` whoever is asked first says whether it serves them.
+    With ApiVersions among `versions`, the first broker that is asked says whether it serves them.
     """
 
     def __init__(
@@ -126,10 +126,11 @@ class Cluster:
         until_s: float | None = None,
         tells_operations: bool = False,
     ) -> list[tuple[Topic, int, bool]]:
-        """What any broker says of these topics, None: of all. With `creates` a topic may be made by
-        the question, if brokers do that. With `tells_operations` they say what we may do with each.
+        """What any broker says of these topics (None: of all): a (topic, error, whether it is
+        internal) for each; with an error there may be no partitions.
 
-        Of each (topic, error, whether it is internal); with an error there may be no partitions.
+        creates: the question may make a topic, if brokers do that. tells_operations: they say what
+        we may do with each.
         """
         wanted = None if names is None else [{"name": name} for name in names]
         body = {

@@ -86,7 +86,7 @@ class Open(NamedTuple):
 
 class TransactionsAdmin:
     """One cluster; `with TransactionsAdmin(addresses) as transactions: …`. ClusterFault if it can't
-    be asked or refuses. Plain connections only."""
+    be asked or refuses."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         self._cluster = Cluster(addresses, CLIENT_ID, ANSWER_S)

@@ -1,9 +1,9 @@
 """What comes of a client's message, whatever the mechanism.
 
-message ──► Challenge   the client has to say more
-        ──► Shown       the client has shown who it is
-        ──► Refused     it has not, and gets no second try on this connection
-        ──► NOT_YET     the same message again, soon: what it takes to answer is being made
+message ──► Challenge    the client has to say more
+        ──► Shown        the client has shown who it is
+        ──► NotBelieved  it has not, and gets no second try on this connection
+        ──► NOT_YET      the same message again, soon: what it takes to answer is being made
 """
 
 from __future__ import annotations
@@ -52,4 +52,4 @@ class Mechanism(Protocol):
     """One exchange with one client."""
 
     def on_message(self, message: bytes) -> Outcome:
-        """What the client has sent. It is not called again after Shown or Refused."""
+        """What the client has sent. It is not called again after Shown or NotBelieved."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shmbroker.cli import status
+from shmbroker.cli import numbers, status
 from shmbroker.cli.status import problems
 from shmbroker.wire import error_codes
 
@@ -147,7 +147,7 @@ def test_groups_that_do_not_answer_do_not_hide_the_rest(monkeypatch: pytest.Monk
     ],
 )
 def test_sizes_for_people(count: int, text: str) -> None:
-    assert status.size_words(count) == text
+    assert numbers.size_text(count) == text
 
 
 @pytest.mark.parametrize(
