@@ -63,7 +63,11 @@ class BoundedServer(ThreadingHTTPServer):
     def process_request(self, request: Accepted, client_address: object) -> None:
         """Serve a request in a thread, if there is one left, else close its connection."""
         if self._places.acquire(blocking=False):
-            super().process_request(request, client_address)
+            try:
+                super().process_request(request, client_address)
+            except BaseException:  # the kernel has no thread for it
+                self._places.release()
+                raise
         else:
             self.shutdown_request(request)
 

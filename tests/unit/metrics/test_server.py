@@ -1,6 +1,7 @@
 """The HTTP side: paths, statuses, and clients that hold on."""
 
 import socket
+import threading
 from collections.abc import Iterator
 from http.client import HTTPConnection
 
@@ -71,3 +72,22 @@ def test_clients_that_say_nothing_hold_up_as_many_as_there_are_threads(served: S
     wait_until(answers, "a thread that is free again")
     for each in (*silent, late):
         each.close()
+
+
+def test_a_thread_that_can_not_be_started_takes_no_place(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def start(thread: threading.Thread) -> None:
+        tried.append(thread)
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as starved:
+        starved.setattr(threading.Thread, "start", start)
+        for _ in range(THREADS_MAX + 1):
+            with socket.create_connection(served.address) as refused:
+                refused.settimeout(10)
+                assert refused.recv(1) == b"", "it is closed at once"
+    assert len(tried) == THREADS_MAX + 1
+    assert served.ask("/healthz")[0] == 200
