@@ -141,7 +141,7 @@ def _check_host(text: str) -> None:
 
 def _check_operations(type_: int, operations: Iterable[str]) -> None:
     """Refuse what nobody asks for of such a resource, as kafka-acls does: the ACL would do nothing,
-    and whoever adds it means something else."""
+    and means something else."""
     fitting = [name for name, number in OPERATIONS.items() if number in numbers.OPERATIONS[type_]]
     for operation in operations:
         if operation not in ("all", *fitting):

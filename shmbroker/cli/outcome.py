@@ -1,6 +1,6 @@
 """How a command ends: its exit status, and one sentence on stderr when it failed.
 
-   0    done; also when whoever reads our output stops reading
+   0    done; also when the reader of our output stops reading
    1    failed: the sentence says why, and what to do
    2    wrong usage: an unknown word, a value that can't be meant (click's own number); of `status`
         also: no broker runs
@@ -82,7 +82,7 @@ def leave_on_sigterm() -> None:
 
 
 def binary(stream: Any) -> Any:
-    """The bytes of stdin or stdout; CommandFault if whoever started us closed it."""
+    """The bytes of stdin or stdout; CommandFault if our parent closed it."""
     if stream is None:
         raise CommandFault("stdin or stdout is closed; nothing can go through it")
     return stream.buffer
@@ -108,7 +108,7 @@ class CommandEnding:
     ) -> None:
         if fault is None:
             try:
-                if sys.stdout is not None:  # as it is where whoever started us closed it
+                if sys.stdout is not None:  # as it is where our parent closed it
                     sys.stdout.flush()
             except BrokenPipeError:
                 _leave_pipe()

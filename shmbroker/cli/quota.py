@@ -39,7 +39,7 @@ def command() -> None:
 
 
 def _entity_options(of: Callable[..., Any]) -> Callable[..., Any]:
-    """--user, --client-id, --ip, and --default-… for whoever has no quota of his own."""
+    """--user, --client-id, --ip, and --default-… for those without one of their own."""
     for kind, whom in (("ip", "address"), ("client-id", "client id"), ("user", "user")):
         name = kind.replace("-", "_")
         of = click.option(

@@ -1,8 +1,8 @@
 """`shmbroker token`: create, list, renew, expire delegation tokens, as kafka-delegation-tokens
 does.
 
-A token is named by its id. Its secret is asked of the cluster where it is needed, as whoever lists
-processes would see it among the arguments.
+A token is named by its id. Its secret is asked of the cluster where it is needed: among the
+arguments, all who list processes would see it.
 """
 
 from __future__ import annotations
