@@ -190,13 +190,24 @@ class AbortedTransactions:
             self.replace(base_offset, entries)
 
     def replace(self, base_offset: int, entries: list[AbortedTransaction]) -> None:
-        """Make the index of a segment these entries; as `append`, where the disk refuses."""
+        """Make the index of a segment these entries; as `append`, where the disk refuses.
+
+        What is right in the file is not touched: it may be durable, and a flush makes nothing
+        durable again that lies below the recovery point.
+        """
         if base_offset not in self._bases:
             if not entries:
                 return
             insort(self._bases, base_offset)
-        self._contents[base_offset] = bytearray(encode_entries(entries))
-        self._unwritten[base_offset] = 0
+        content = encode_entries(entries)
+        known = _read(self.path(base_offset)) or b""
+        right = 0
+        while right < len(content) and known.startswith(
+            content[right : right + _ENTRY_BYTES], right
+        ):
+            right += _ENTRY_BYTES
+        self._contents[base_offset] = bytearray(content)
+        self._unwritten[base_offset] = right
         try:
             self.write()
         except StorageFault:

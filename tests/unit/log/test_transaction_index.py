@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from shmbroker.records.batch import control_batch
 from shmbroker.records.batch_layout import CONTROL_COMMIT, CONTROL_LEADER_CHANGE, STAMP
 from shmbroker.records.end_marker import EndMarker, encode_marker, parse_marker
 from tests.support.compaction_logs import append, end_transaction, open_log
+from tests.support.crash_disk import CrashDisk, lay_down
 
 COMMIT = bytes.fromhex(
     "00000000000000080000004200000000029009f401003000000000000001a20d526602000001a20d5266020000"
@@ -183,6 +185,29 @@ def test_index_goes_with_its_segment(tmp_path):
     truncate_to(log, 4)
     assert [entry.first_offset for entry in log.aborted.find(0, 9)] == [2]
     assert sorted(path.name for path in tmp_path.glob("t-0/*.txnindex")) == names[1:2]
+
+
+def test_a_cut_leaves_what_is_durable_of_an_index(tmp_path):
+    """A flush makes nothing durable again that lies below the recovery point."""
+    disk = CrashDisk(str(tmp_path / "data"), lambda: None)
+    os.makedirs(disk.root)
+    with disk.recording():
+        log = open_log(os.path.join(disk.root, "t-0"), {})
+        transaction(log, 7, is_commit=False)
+        log.snapshot_producers()
+        transaction(log, 8, is_commit=False)
+        log.flush()
+        truncate_to(log, 2)
+        assert log.recovery_point == 2
+        for seed in range(10):
+            _, image = disk.crash_image(random.Random(seed))
+            after = tmp_path / str(seed)
+            with disk.paused():
+                lay_down(image, str(after))
+                again = open_log(after / "t-0", {}, clean=False, recovery_point=2)
+                assert again.aborted.find(0, 2) == [(7, 0, 1, 2)]
+                again.close(clean=False)
+        log.close(clean=False)
 
 
 def test_transaction_that_began_in_the_store_alone_is_known_after_a_kill(tmp_path):
