@@ -140,6 +140,8 @@ def test_an_exhausted_epoch_gives_a_new_producer_id() -> None:
     assert isinstance(after, Transaction)
     assert (after.producer_id, after.producer_epoch) == (NEW_ID, 0)
     assert after.previous_producer_id == ID
+    # It is a new producer, so the one before has not asked for this id.
+    assert begin(after, ID, EPOCH_LAST) == PRODUCER_FENCED
     told = begin(known, ID, EPOCH_LAST)
     assert isinstance(told, Transaction)
     assert begin(told, ID, EPOCH_LAST) == told

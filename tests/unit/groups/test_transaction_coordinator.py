@@ -253,6 +253,17 @@ def test_an_id_without_use_expires(make: Make) -> None:
     assert broker.transactions.all_known() == (0, [])
 
 
+def test_an_id_whose_end_a_successor_completes_expires_too(make: Make) -> None:
+    broker = make(**{"transactional.id.expiration.ms": "1000"})
+    broker.end(open_one(broker))
+    broker.restart()
+    broker.mark()
+    broker.wait(999)
+    assert state_of(broker) == "CompleteCommit"
+    broker.wait(1)
+    assert broker.state() == TRANSACTIONAL_ID_NOT_FOUND
+
+
 def test_for_a_new_id_the_one_unused_longest_expires(make: Make) -> None:
     broker = make(**{"shmbroker.transactional.ids": "3"})
     opened = open_one(broker, "open")
@@ -410,6 +421,21 @@ def test_a_time_out_that_can_not_be_stored_is_tried_again(
     monkeypatch.setattr(group_log, "append", append)
     broker.wait(RETRY_MS)
     assert state_of(broker) == "PrepareAbort"
+
+
+def test_an_id_whose_end_can_not_be_stored_is_kept(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = make(**{"transactional.id.expiration.ms": "1000", "shmbroker.transactional.ids": "1"})
+    broker.init("old")
+    append = group_log.append
+    monkeypatch.setattr(group_log, "append", lambda *_: NOT_COORDINATOR)
+    assert broker.init("new").error == NOT_COORDINATOR
+    broker.wait(1_000)
+    assert state_of(broker, "old") == "Empty"
+    monkeypatch.setattr(group_log, "append", append)
+    broker.wait(RETRY_MS)
+    assert broker.state("old") == TRANSACTIONAL_ID_NOT_FOUND
 
 
 def test_a_log_that_can_not_be_read_is_not_coordinated(

@@ -99,6 +99,27 @@ def test_who_waits_is_sent_to_another_coordinator(broker: Broker) -> None:
     assert broker.init().error == NOT_COORDINATOR
 
 
+def test_who_has_waited_long_enough_is_told_nothing_of_another_coordinator(broker: Broker) -> None:
+    waiting = broker.add(broker.end(open_one(broker)).known)
+    broker.wait(WAIT_MS)
+    broker.partitions[0].is_leader = False
+    broker.transactions.on_partition(broker.partitions[0], 1)
+    assert waiting.error == CONCURRENT_TRANSACTIONS
+
+
+def test_who_waits_for_two_ends_waits_no_longer_than_for_one(broker: Broker) -> None:
+    following = broker.end(open_one(broker)).known
+    broker.end(following, is_commit=False)  # of nothing, when the first end is over
+    waiting = broker.init()
+    broker.wait(WAIT_MS - 1)
+    broker.replicate_slowly()
+    broker.mark()
+    assert state_of(broker) == "PrepareAbort"
+    assert waiting.is_waiting
+    broker.wait(1)
+    assert waiting.error == CONCURRENT_TRANSACTIONS
+
+
 @pytest.mark.parametrize("jump_ms", (-DAY_MS, DAY_MS))
 def test_an_operation_waits_no_longer_where_the_wall_clock_jumps(
     broker: Broker, jump_ms: int
