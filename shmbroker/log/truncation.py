@@ -54,6 +54,7 @@ def truncate_to(log: PartitionLog, offset: int) -> bool:
     position, header = segment.find(offset)
     if segment.has_other_names():
         _copy_beginning(log, segment, position)  # first: a disk without room for it changes nothing
+    _cut_epochs(log, offset)
     while log.segments[-1] is not segment:
         log.segments.pop().remove()
     log.aborted.keep(0, segment.base_offset)
@@ -109,6 +110,7 @@ def truncate_fully(
     if start > log.log_start_offset:
         # Of a tiered log, as it is or may be by the next start, the first segment does not say so.
         note_raised(log, start)
+    _cut_epochs(log, new_start_offset)
     for segment in log.segments:
         segment.remove()
     log.segments.clear()
@@ -139,6 +141,13 @@ def _tell(log: PartitionLog, end_offset: int) -> None:
     log.on_segments_changed()
 
 
+def _cut_epochs(log: PartitionLog, end_offset: int) -> None:
+    """Forget the epochs behind a cut. Before it: of a log that ends before its epochs do, a start
+    says that something is lost."""
+    log.leader_epochs.truncate_from_end(end_offset)
+    log.leader_epochs.write()
+
+
 def _end_at(log: PartitionLog, end_offset: int) -> None:
     """Let everything derived follow a cut at `end_offset`."""
     log.cuts += 1
@@ -146,8 +155,7 @@ def _end_at(log: PartitionLog, end_offset: int) -> None:
     log.log_start_offset = min(log.log_start_offset, end_offset)
     log.recovery_point = min(log.recovery_point, end_offset)
     log.find_local_start()
-    log.leader_epochs.truncate_from_end(end_offset)
-    log.leader_epochs.write()
+    _cut_epochs(log, end_offset)
     log.activate()
     log.snapshots.remove_behind(end_offset)
     rebuild_producers(log)

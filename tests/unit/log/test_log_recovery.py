@@ -16,8 +16,10 @@ from shmbroker.log.producer_state import read_snapshot
 from shmbroker.log.recovery.producers import rebuild_producers
 from shmbroker.log.retiring import advance_log_start
 from shmbroker.log.segment_indexes import load_indexes
+from shmbroker.log.truncation import truncate_to
 from shmbroker.records.batch import encode_batch, iterate_batches
 from shmbroker.records.batch_layout import STAMP
+from tests.support.crash_disk import CrashDisk
 
 
 class Slot:
@@ -321,6 +323,34 @@ def test_segment_made_for_a_batch_that_was_never_stored_is_removed(opened, slot)
     assert again.log_end_offset == 2
     assert len(again.segments) == 1
     assert append(again, batch_of()) == 2
+
+
+def test_kill_amid_a_truncation_is_no_damage(tmp_path, slot):
+    left = []
+
+    def note():
+        with disk.paused():
+            left.append((tmp_path / str(len(left)), slot.stored))
+            shutil.copytree(disk.root, left[-1][0])
+
+    disk = CrashDisk(str(tmp_path / "data"), lambda: None)
+    os.makedirs(disk.root)
+    how = {"file_ids": itertools.count(1), "position_slot": slot, "clean": False}
+    with disk.recording():
+        log = PartitionLog.open(
+            os.path.join(disk.root, "t-0"), LogConfig({"segment.bytes": "500"}), **how
+        )
+        for number in range(9):
+            append(log, batch_of(), epoch=max(number - 3, 0))
+        disk.on_change = note
+        truncate_to(log, 4)
+        log.close(clean=False)
+    assert len(left) > 5
+    for path, trusted in left:
+        again = PartitionLog.open(str(path / "t-0"), LogConfig({}), trusted=trusted, **how)
+        assert not again.damage_count
+        assert again.leader_epochs.latest == again.log_end_offset - 4
+        again.close(clean=False)
 
 
 def test_leftovers_of_interrupted_work_are_removed(opened):
