@@ -12,8 +12,9 @@ from shmbroker.log.config import LogConfig
 from shmbroker.log.lookups import offset_for_timestamp
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.places import locate
-from shmbroker.log.producer_state import read_snapshot
+from shmbroker.log.producer_state import ProducerState, read_snapshot
 from shmbroker.log.recovery.producers import rebuild_producers
+from shmbroker.log.recovery.snapshots import snapshot_path
 from shmbroker.log.retiring import advance_log_start
 from shmbroker.log.segment_indexes import load_indexes
 from shmbroker.log.truncation import truncate_to
@@ -522,6 +523,33 @@ def test_end_of_an_index_that_is_lost_is_found_by_the_first_reader(opened, suffi
     load_indexes(again.segments[number])
     with open(path, "rb") as file:
         assert file.read() == whole
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3])
+@pytest.mark.parametrize("newest", [1, 20, 50])
+def test_end_of_a_time_index_that_is_lost_is_found_by_a_scan(opened, kept, newest):
+    settings = {"index.interval.bytes": "500"}
+    log = opened(settings)
+    for number in range(60):
+        append(log, batch_of(timestamp=9000 if number == newest else 1000 + number))
+    log.close(clean=True)
+    os.truncate(log.active.time_index.path, kept * 12)
+    again = opened(settings, clean=False, recovery_point=59)
+    assert offset_for_timestamp(again, 5000) == (9000, newest)
+    assert offset_for_timestamp(again, 1010) == ((9000, 1) if newest == 1 else (1010, 10))
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "is_kept"), [(0, True), (1000 + 86_399_999, False), (1000 + 86_400_000, True)]
+)
+def test_snapshot_at_the_end_knows_the_last_producer_or_it_has_expired(opened, now_ms, is_kept):
+    log = opened()
+    append(log, batch_of(producer_id=9, producer_epoch=1, base_sequence=0))
+    log.close(clean=True)
+    ProducerState().write_snapshot(snapshot_path(log, 1))
+    again = opened(now_ms=now_ms)
+    assert (again.snapshots.offsets == [1]) == is_kept
+    assert (9 in again.producers.producers) == (not is_kept)
 
 
 def test_start_reads_from_the_recovery_point_on_and_that_moves_with_each_roll(opened, monkeypatch):
