@@ -157,7 +157,9 @@ def survey(
     while position < size:
         sign()
         header = whole_batch_at(content, position)
-        place = _place_of(content, position, header, due, is_behind_hole) if header else None
+        place = None
+        if header is not None:
+            place = _place_of(content, position, header, due, is_behind_hole, recovery_point)
         if header is not None and place is not None:
             # A
             base_offset, leader_epoch = place
@@ -208,6 +210,7 @@ def _place_of(
     header: tuple[int, ...],
     due: _Expected,
     is_behind_hole: bool,
+    recovery_point: int,
 ) -> tuple[int, int] | None:
     """(base offset, leader epoch) that a whole batch has by its neighbours; None: nobody knows."""
     end = position + LOG_OVERHEAD + header[H_LENGTH]
@@ -222,7 +225,9 @@ def _place_of(
         return None
     epoch = header[H_LEADER_EPOCH]
     if epoch < due.epoch or (
-        follower is not None and due.epoch <= follower[H_LEADER_EPOCH] < epoch
+        follower is not None
+        and due.epoch <= follower[H_LEADER_EPOCH] < epoch
+        and follows < recovery_point  # else the end of its head may be lost in a torn write
     ):
         epoch = due.epoch
     count = header[H_LAST_OFFSET_DELTA] + 1

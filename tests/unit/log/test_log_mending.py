@@ -14,10 +14,11 @@ from shmbroker.log import quarantine
 from shmbroker.log.config import LogConfig
 from shmbroker.log.file_names import META_PROPERTIES
 from shmbroker.log.lookups import offset_for_timestamp
-from shmbroker.log.mending import Hole, KeptBytes, Mend, write_mended
+from shmbroker.log.mending import NO_LIMIT, Hole, KeptBytes, Mend, survey, write_mended
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.retiring import delete_segments_before
 from shmbroker.records.batch import encode_batch, iterate_batches, iterate_records
+from shmbroker.records.batch_layout import LOG_OVERHEAD, STAMP
 
 COUNT = 60
 VALUE = 300
@@ -409,6 +410,26 @@ def test_recovery_point_beyond_the_end_is_named(node: Path, clean: bool) -> None
     log = open_log(node, clean=clean, recovery_point=STRAY)
     assert log.log_end_offset == COUNT
     log.close(clean=False)
+
+
+@pytest.mark.parametrize(("recovery_point", "wrong", "epoch"), [(3, 1, 0), (2, 2, 1), (0, 2, 1)])
+def test_epoch_is_not_judged_by_a_head_that_may_be_torn(
+    recovery_point: int, wrong: int, epoch: int
+) -> None:
+    """The last byte of the head of the batch behind is in a sector that was not written since."""
+    batches = [bytearray(batch_of(offset)) for offset in range(3)]
+    for offset, of_batch in enumerate((0, 1, 0)):
+        STAMP.pack_into(batches[offset], 0, offset, SIZE - LOG_OVERHEAD, of_batch)
+    mend = survey(
+        b"".join(batches),
+        base=0,
+        epoch=0,
+        limit=NO_LIMIT,
+        gaps_end=0,
+        recovery_point=recovery_point,
+    )
+    assert mend.moved == [(wrong * SIZE, wrong, wrong)]
+    assert (mend.end_offset, mend.epoch) == (3, epoch)
 
 
 def test_epochs_are_not_rebuilt_from_a_batch_that_lost_its_base_offset(node: Path) -> None:
