@@ -13,6 +13,7 @@ the seed, a crash image is laid down, opened by the real code, and compared with
  D  offset and time index lead to what a walk finds
  E  the checkpointed recovery point is not ahead of the log; epochs are those of the batches
  F  a producer whose batches are in the log goes on where it was
+ T  the transactions that are open, and those that were aborted, are what the batches say
  G  the metadata log holds all that was committed, and its epoch is new
 """
 
@@ -38,10 +39,18 @@ from shmbroker.log.compaction.chunks import Source
 from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
 from shmbroker.log.lookups import offset_for_timestamp
+from shmbroker.log.markers import append_marker
 from shmbroker.log.places import locate
 from shmbroker.log.truncation import truncate_to
 from shmbroker.records.batch import encode_batch, iterate_batches, iterate_records
-from shmbroker.records.batch_layout import LOG_OVERHEAD
+from shmbroker.records.batch_layout import (
+    CONTROL_BIT,
+    H_ATTRIBUTES,
+    H_PRODUCER_ID,
+    LOG_OVERHEAD,
+    TRANSACTIONAL_BIT,
+)
+from shmbroker.records.end_marker import EndMarker, encode_marker, parse_marker
 from shmbroker.shm.positions import PositionTable, table_bytes
 from shmbroker.tools.log_verify import verify
 from tests.support.crash_disk import CrashDisk, lay_down
@@ -50,6 +59,7 @@ from tests.support.leadership import leadership
 CLUSTER = "cluster"
 BASE_MS = 1_700_000_000_000
 PRODUCERS = 3
+TRANSACTIONAL = range(10, 13)
 RETENTION_CHECK_MS = 1000
 
 SMALL = {"segment.bytes": "6000", "index.interval.bytes": "400", "file.delete.delay.ms": "500"}
@@ -265,6 +275,9 @@ class Life:
             topic.epoch += 1
             partition.on_leadership(1, leadership(topic.epoch))
         for _ in range(self.rng.randrange(1, 5)):
+            if self.rng.random() < 0.4 and not topic.is_compacted:
+                self._append_transactional(topic, partition)
+                continue
             timestamp = self.now_ms - self.rng.randrange(1000)
             count = self.rng.randrange(1, 4)
             size = self.rng.choice((10, 100, 600))
@@ -296,6 +309,33 @@ class Life:
                     producer_id, 0, sequence, count - 1, base, timestamp + count - 1
                 )
             partition.advance_high_watermark()
+
+    def _append_transactional(self, topic: Topic, partition: Any) -> None:
+        """A batch of a transaction, or the marker that ends it."""
+        log = partition.log
+        producer_id, base = self.rng.choice(TRANSACTIONAL), topic.end
+        if producer_id in log.producers.open and self.rng.random() < 0.5:
+            marker = EndMarker(producer_id, 0, 0, self.rng.random() < 0.4)
+            batch = encode_marker(marker, self.now_ms)
+            topic.batches[base] = base + 1, batch[16:], topic.epoch
+            topic.end += 1
+            append_marker(log, marker, self.now_ms, topic.epoch, self.now_ms)
+        else:
+            sequence = topic.sequences.get(producer_id, 0)
+            batch = encode_batch(
+                [(self.now_ms, b"k", self.rng.randbytes(100), ())],
+                producer_id=producer_id,
+                producer_epoch=0,
+                base_sequence=sequence,
+                is_transactional=True,
+            )
+            topic.batches[base] = base + 1, batch[16:], topic.epoch
+            topic.end += 1
+            log.append(memoryview(batch), 0, self.now_ms, topic.epoch, self.now_ms)
+            topic.sequences[producer_id] = sequence + 1
+            log.producers.update(producer_id, 0, sequence, 0, base, self.now_ms)
+            log.producers.begin(producer_id, base)
+        partition.advance_high_watermark()
 
     def begin_flush(self) -> None:
         topic = self._some_topic()
@@ -533,7 +573,7 @@ def make_store(
 
 
 def check_log(topic: Topic, log: Any, checkpointed: int) -> None:
-    """A to F for one log."""
+    """A to F, and T, for one log."""
     name = topic.name
     end = log.log_end_offset
     assert topic.durable_end <= end <= max([topic.end, *_ends(topic)]), (
@@ -556,6 +596,8 @@ def check_log(topic: Topic, log: Any, checkpointed: int) -> None:
             found = log.leader_epochs.epoch_at(last)
             assert found == epoch, f"E: {last} of {name} is of epoch {epoch}, not {found}"
     _check_producers(topic, log, served)
+    if not topic.is_compacted:
+        _check_transactions(topic, log)
 
 
 def _ends(topic: Topic) -> list[int]:
@@ -600,8 +642,7 @@ def _check_compacted(topic: Topic, served: Any, end: int) -> None:
     for base, (batch_end, body, _) in topic.batches.items():
         if base >= end:
             continue
-        head = base.to_bytes(8, "big") + (len(body) + 4).to_bytes(4, "big") + bytes(4)
-        for offset, _, key, value, *_ in _records(head + body):
+        for offset, _, key, value, *_ in _records(_whole(base, body)):
             written[offset] = key, value
             last[key] = offset
         assert batch_end <= end
@@ -615,6 +656,10 @@ def _check_compacted(topic: Topic, served: Any, end: int) -> None:
         assert written.get(offset) == pair, f"B: offset {offset} holds what was never there"
     missing = [offset for offset in last.values() if offset not in found]
     assert not missing, f"B: the last records of their keys at {missing} are gone"
+
+
+def _whole(base: int, body: bytes) -> bytes:
+    return base.to_bytes(8, "big") + (len(body) + 4).to_bytes(4, "big") + bytes(4) + body
 
 
 def _records(batch: bytes) -> list[Any]:
@@ -642,10 +687,47 @@ def _check_lookups(log: Any, served: Any) -> None:
 def _check_producers(topic: Topic, log: Any, served: Any) -> None:
     expected = {}
     for header, _ in served:
-        if header[9] >= 0:
+        if header[9] >= 0 and header[11] >= 0:
             expected[header[9]] = header[11] + header[6] + 1
     for producer_id, sequence in expected.items():
         error, duplicate, _ = log.producers.check(producer_id, 0, sequence, 0)
         assert (error, duplicate) == (0, -1), (
             f"F: {topic.name}: producer {producer_id} can't go on with {sequence}"
         )
+
+
+def _check_transactions(topic: Topic, log: Any) -> None:
+    """Of those that began before the first segment, less may be known."""
+    began: dict[int, int] = {}
+    aborted = []
+    for base, (_, body, _) in sorted((topic.before or topic.batches).items()):
+        batch = _whole(base, body)
+        ((_, header),) = iterate_batches(batch)
+        producer_id = header[H_PRODUCER_ID]
+        if base >= log.log_end_offset or not header[H_ATTRIBUTES] & TRANSACTIONAL_BIT:
+            continue
+        if not header[H_ATTRIBUTES] & CONTROL_BIT:
+            began.setdefault(producer_id, base)
+            continue
+        first_offset = began.pop(producer_id, -1)
+        marker = parse_marker(batch)
+        if first_offset >= 0 and marker is not None and not marker.is_commit:
+            aborted.append((producer_id, first_offset, base))
+    first = log.segments[0].base_offset
+    earlier = [row for row in aborted if row[1] < first]
+    log.aborted.check()
+    found = [
+        entry[:3]
+        for segment in log.segments
+        for entry in log.aborted.stored(segment.base_offset)
+        if entry.last_offset not in [row[2] for row in earlier]
+    ]
+    expected = [row for row in aborted if row not in earlier]
+    assert found == expected, f"T: {topic.name} knows as aborted {found}, not {expected}"
+    known = {
+        producer_id: offset
+        for producer_id, offset in log.producers.open.items()
+        if began.get(producer_id, first) >= first
+    }
+    open_now = {producer_id: offset for producer_id, offset in began.items() if offset >= first}
+    assert known == open_now, f"T: {topic.name} knows as open {known}, not {open_now}"
