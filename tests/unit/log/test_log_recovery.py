@@ -323,6 +323,7 @@ def test_segment_made_for_a_batch_that_was_never_stored_is_removed(opened, slot)
     again = opened({"segment.bytes": "500"}, trusted=stored)
     assert again.log_end_offset == 2
     assert len(again.segments) == 1
+    assert not again.damage_count
     assert append(again, batch_of()) == 2
 
 

@@ -13,6 +13,7 @@ from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.producer_state import ProducerState, read_snapshot
 from shmbroker.log.retiring import delete_local_before, delete_segments_before
 from shmbroker.log.transaction_index import (
+    ENTRY,
     AbortedTransaction,
     AbortedTransactions,
     encode_entries,
@@ -185,6 +186,26 @@ def test_index_goes_with_its_segment(tmp_path):
     truncate_to(log, 4)
     assert [entry.first_offset for entry in log.aborted.find(0, 9)] == [2]
     assert sorted(path.name for path in tmp_path.glob("t-0/*.txnindex")) == names[1:2]
+
+
+@pytest.mark.parametrize("recovery_point", [0, 2])
+def test_entries_that_a_power_cut_has_taken_are_made_again_behind_the_recovery_point(
+    tmp_path, recovery_point
+):
+    """Though a snapshot from behind them is there."""
+    log = open_log(tmp_path / "t-0", {})
+    for producer_id in (7, 8):
+        transaction(log, producer_id, is_commit=False)
+        log.snapshot_producers()
+    path = log.aborted.path(0)
+    log.close(clean=False)
+    if recovery_point:
+        os.truncate(path, ENTRY.size)
+    else:
+        os.unlink(path)
+    again = open_log(tmp_path / "t-0", {}, clean=False, recovery_point=recovery_point)
+    assert again.aborted.find(0, 4) == [(7, 0, 1, 2), (8, 2, 3, 4)]
+    again.close(clean=False)
 
 
 def test_a_cut_leaves_what_is_durable_of_an_index(tmp_path):
