@@ -328,11 +328,11 @@ class Broker:
         )
 
     def has_work(self) -> bool:
-        """Whether a turn would find something to do, though it is not due."""
+        """Whether a turn would find something to do, though it is not due, for which somebody
+        waits: what an append brings about may come later (`may_wait`)."""
         commit = self.acks.group_commit
         return bool(
-            self.acks.appended
-            or self.outbox
+            self.outbox
             or self.has_news()
             or self.reader.cold
             or self.flusher.is_busy

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shmbroker.broker.broker import Broker
+    from shmbroker.gateway.gateway import Gateway
     from shmbroker.ipc.peer import Peer
     from shmbroker.metadata.changes import MetadataChange
 
@@ -45,3 +46,9 @@ class BrokersImage:
 
     def others(self) -> list[Peer]:
         return []
+
+
+def is_current(gateway: Gateway, broker: Broker) -> bool:
+    """Whether both have followed the metadata log as far as it is committed."""
+    image = gateway.image
+    return broker.image is image and gateway.words[METADATA_END_OFFSET_WORD] == image.offset

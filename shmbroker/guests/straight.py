@@ -24,8 +24,9 @@ Rules of this file:
 from __future__ import annotations
 
 from shmbroker.gateway.poller import EPOLLIN
+from shmbroker.guests.brokers_image import is_current
+from shmbroker.guests.straight_reads import GuestRead
 from shmbroker.kernels import native
-from shmbroker.shm.counters import METADATA_END_OFFSET_WORD
 from shmbroker.wire.api_keys import OFFSET_COMMIT, OFFSET_FETCH, PRODUCE
 from shmbroker.wire.frame import response_frame, skip_request_header
 
@@ -153,6 +154,8 @@ class StraightWay:
             for which in large:
                 self._note_large(ready[which], now)
             self.served += reached - first
+            if large:
+                self._tell_waiting()
             if reached < count:
                 self._read_usually(ready[reached], at, end)
             first = reached + 1
@@ -184,6 +187,19 @@ class StraightWay:
         self._loop.take_frames(connection, self._loop.scratch, at, end)
         if connection.inflight or connection.is_held:
             self._guests.note_usual(connection)
+
+    def _tell_waiting(self) -> None:
+        """Answer guests that wait at the ends of the logs, which have moved."""
+        broker = self._broker
+        watched = broker.purgatory.watched
+        told = [
+            operation.request.connection
+            for partition in (broker.appender.appended if watched else ())
+            for operation in tuple(watched.get(partition.key, ()))
+            if type(operation) is GuestRead and operation.has_answered_with_end(partition)
+        ]
+        for connection in told:  # what a flush starts may append
+            self._loop.flush(connection)
 
     def _note_large(self, connection: Connection, now: float) -> None:
         """Count what it has sent as usual: it goes home when this process has too little rest."""
@@ -238,9 +254,3 @@ class StraightOffsets:
                 self._guests.went_straight(connection)
                 return True
         return self._usual(connection, buffer, start, end, version, correlation_id)
-
-
-def is_current(gateway: Gateway, broker: Broker) -> bool:
-    """Whether both have followed the metadata log as far as it is committed."""
-    image = gateway.image
-    return broker.image is image and gateway.words[METADATA_END_OFFSET_WORD] == image.offset

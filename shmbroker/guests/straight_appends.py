@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from shmbroker.gateway.produce import ProduceRequest
 from shmbroker.gateway.produce_known import SMALL_BYTES_MAX
-from shmbroker.guests.straight import is_current
+from shmbroker.guests.brokers_image import is_current
 from shmbroker.wire.api_keys import PRODUCE
 
 TYPE_CHECKING = False

@@ -18,8 +18,9 @@ Rules of this file:
 from __future__ import annotations
 
 from shmbroker.broker.read import INLINE_SLICE_BYTES, DelayedRead
-from shmbroker.broker.read_lookup import ReadRefusal
-from shmbroker.guests.straight import is_current
+from shmbroker.broker.read_lookup import P_KEY, P_OFFSET, ReadRefusal
+from shmbroker.guests.brokers_image import is_current
+from shmbroker.log.places import remember
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from shmbroker.gateway.inflight import Part
     from shmbroker.ipc.passed_files import FileTable
     from shmbroker.ipc.peer import Peer
+    from shmbroker.log.segment import Segment
+    from shmbroker.replica.partition import Partition
 
 
 class GuestRead(DelayedRead):
@@ -46,26 +49,62 @@ class GuestRead(DelayedRead):
     def finish(self, results: list[Result]) -> None:
         """Answer with a slice, or leave that to `Reader.answer`."""
         self.is_done = True
-        gateway, request = self.gateway, self.request
-        parts = None
-        if results and self.token in gateway.pending:  # else its client has left
-            parts = self._parts_of(results[0])
-        if parts is None:
-            self.reader.answer(self, results)
-            return
-        del gateway.pending[self.token]
-        request.response = parts
-        gateway.touched.add(request.connection)
-        gateway.results.reader = request.connection
+        result = results[0] if results else None
+        if isinstance(result, tuple) and not isinstance(result, ReadRefusal):
+            partition, segment, position, length, diverging, aborted = result
+            if (
+                segment is not None
+                and diverging is None
+                and not aborted
+                and self._has_answered(partition, segment, position, length)
+            ):
+                gateway, connection = self.gateway, self.request.connection
+                gateway.touched.add(connection)
+                gateway.results.reader = connection
+                return
+        self.reader.answer(self, results)
 
-    def _parts_of(self, result: Result) -> list[Part] | None:
-        """The answer with the bytes that were found; None where it is to be looked at closer."""
-        if isinstance(result, ReadRefusal) or not isinstance(result, tuple):
-            return None
-        partition, segment, position, length, diverging, aborted = result
-        if segment is None or diverging is not None or aborted:
-            return None
+    def is_at_end(self, partition: Partition | None, offset: int) -> bool:
+        """Whether there is nothing new of the partition for it, and nothing else to say."""
+        _, _, epoch, last_fetched_epoch = self.known.row
+        return (
+            partition is not None
+            and partition.is_leader
+            and offset == partition.high_watermark
+            and (epoch < 0 or epoch == partition.leader_epoch)
+            and (last_fetched_epoch < 0 or last_fetched_epoch == partition.log.leader_epochs.latest)
+        )
+
+    def has_answered_with_end(self, partition: Partition) -> bool:
+        """Answer with all that was appended since it waits, where that is what `finish` would do;
+        False: nothing was done."""
+        log, (_, partition_max_bytes, epoch, _) = partition.log, self.known.row
+        segment, end = log.active, partition.high_watermark
+        found, position = log.boundaries.get(self.partitions[0][P_OFFSET], (None, 0))
+        length = segment.size - position
+        if (
+            found is not segment
+            or end != log.log_end_offset
+            or partition.last_stable_offset != end
+            or not self.min_bytes <= length <= min(self.max_bytes, partition_max_bytes)
+            or position < segment.unjudged_bytes
+            or self.results is None
+            or 0 <= epoch != partition.leader_epoch
+            or not self._has_answered(partition, segment, position, length)
+        ):
+            return False
+        remember(log.boundaries, end, segment, segment.size)
+        self.reader.purgatory.cancel(self)
+        return True
+
+    def _has_answered(
+        self, partition: Partition, segment: Segment, position: int, length: int
+    ) -> bool:
+        """Answer with this slice; False where its client has left, or the file is not here."""
         known, request, reader = self.known, self.request, self.reader
+        pending = self.gateway.pending
+        if self.token not in pending:
+            return False
         start = partition.log.log_start_offset
         numbers = partition.high_watermark, partition.last_stable_offset, start
         if length <= INLINE_SLICE_BYTES and segment.map is not None:
@@ -74,11 +113,13 @@ class GuestRead(DelayedRead):
         else:
             file = self.files.find(segment.file_id)
             if file is None:
-                return None
+                return False
             parts = known.answer_of_slice(request, numbers, file, position, length)
+        del pending[self.token]
+        request.response = parts
         reader.note_answered(self)
         reader.count(partition, 0, length)
-        return parts
+        return True
 
 
 class StraightReads:
@@ -123,5 +164,11 @@ class StraightReads:
         read.known = known
         read.request = request
         broker.look_at_clocks()
-        broker.reader.begin(read, known.max_wait_ms)
+        partition = broker.partitions.get(known.row[P_KEY])
+        if known.max_wait_ms > 0 and known.min_bytes and read.is_at_end(partition, offset):
+            assert partition is not None
+            read.results = [partition]
+            broker.reader.wait(read, known.max_wait_ms)
+        else:
+            broker.reader.begin(read, known.max_wait_ms)
         return True

@@ -236,7 +236,8 @@ int crc32c_init(void); /* how many methods there are, the fastest last */
 int get_buffer(PyObject *object, Py_buffer *view, int is_writable, int item, const char *name);
 PyObject *raise_flaw(const struct flaw *flaw);
 
-enum { WRITE_MIN = 32 << 10 }; /* WRITE_BYTES_MIN of `log/segment_space.py` */
+/* WRITE_BYTES_MIN and WRITTEN_NEXT_BYTES_MIN of `log/segment_space.py`. */
+enum { WRITE_MIN = 32 << 10, WRITTEN_NEXT_MIN = 8 << 10 };
 
 /* A partition, as long as entries of one follow each other. */
 struct place {

@@ -208,9 +208,9 @@ enter(struct place *at, PyObject *partitions, const uint8_t *key) {
 static int
 has_room(const struct place *at, int64_t size) {
     const int64_t end = at->size + size;
-    if (size >= WRITE_MIN)
-        return end <= at->limit || end <= at->write_limit;
-    return end <= at->limit && end <= at->ready;
+    const int is_written =
+        size >= WRITE_MIN || (size >= WRITTEN_NEXT_MIN && at->ready <= at->size && at->size);
+    return end <= at->limit || (is_written && end <= at->write_limit);
 }
 
 /* Whether a batch is as `check_batch` wants it and nothing of it, but for its producer, is to be
@@ -307,10 +307,10 @@ index_last(struct place *at, int64_t position) {
     return look_at_limits(at);
 }
 
-/* Write a large batch, with its stamp, behind the last one: 1; 0: the disk refuses, and nothing
+/* Write a batch, with its stamp, behind the last one: 1; 0: the disk refuses, and nothing
  * counts of it; -1 with an exception. */
 static int
-write_large(struct place *at, const uint8_t *stamp, const uint8_t *batch, int64_t size) {
+write_batch(struct place *at, const uint8_t *stamp, const uint8_t *batch, int64_t size) {
     if (at->fd < 0) {
         int64_t fd;
         if (get_number(at->segment, N_WRITE_FD, &fd) < 0) {
@@ -335,8 +335,8 @@ append(struct place *at, const uint8_t *batch, int64_t size) {
     store_be64(stamp, (uint64_t)at->end_offset);
     memcpy(stamp + AT_LENGTH, batch + AT_LENGTH, 4);
     store_be32(stamp + AT_EPOCH, (uint32_t)at->epoch);
-    if (size >= WRITE_MIN) {
-        const int so = write_large(at, stamp, batch, size);
+    if (size >= WRITE_MIN || at->size + size > at->ready) {
+        const int so = write_batch(at, stamp, batch, size);
         if (so <= 0)
             return so;
     } else {

@@ -52,7 +52,7 @@ from shmbroker.log.recovery.producers import find_aborted
 from shmbroker.log.rolling import drawn_roll_ms, is_roll_due, roll_over
 from shmbroker.log.segment import OFFSETS_MAX, Segment
 from shmbroker.log.segment_indexes import add_index_entry
-from shmbroker.log.segment_space import WRITE_BYTES_MIN, make_ready, populate_step, write_batch
+from shmbroker.log.segment_space import is_stored, make_ready, populate_step, write_batch
 from shmbroker.log.transaction_index import AbortedTransaction, AbortedTransactions
 from shmbroker.records.batch_layout import LOG_OVERHEAD, STAMP, STAMP_SIZE
 
@@ -212,7 +212,7 @@ class PartitionLog:
         base_offset = self.log_end_offset
         next_offset = base_offset + last_offset_delta + 1
         if (
-            (end > self._limit and (len(batch) < WRITE_BYTES_MIN or end > self._write_limit))
+            (end > self._limit and (end > self._write_limit or is_stored(segment, len(batch))))
             or max_timestamp > self._roll_after
             or next_offset > self._roll_offset
             or leader_epoch != self._latest_epoch
@@ -220,7 +220,7 @@ class PartitionLog:
             segment = self._prepare(len(batch), next_offset, max_timestamp, leader_epoch, now_ms)
             position = segment.size
             end = position + len(batch)
-        if end <= segment.ready_bytes and end - position < WRITE_BYTES_MIN:
+        if end <= segment.ready_bytes and is_stored(segment, len(batch)):
             view: Any = segment.map
             view[position + STAMP_SIZE : end] = batch[STAMP_SIZE:]
             STAMP.pack_into(

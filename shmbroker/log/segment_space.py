@@ -38,6 +38,9 @@ EXTENT_BYTES_MAX = 16 << 20
 POPULATE_BYTES_MAX = 1 << 20
 WRITE_BYTES_MIN = 32 << 10
 """Batches from here on are written, not stored, where the pages are not ready anyway."""
+WRITTEN_NEXT_BYTES_MIN = 8 << 10
+"""Batches from here on are written, too, behind one that was: where sizes differ, pages that are
+made ready for a small one are lost with the next large one."""
 
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; not in Python 3.11's mmap
 _EXTENT_MS_SHORT = 1000
@@ -49,16 +52,23 @@ _ZEROS = memoryview(bytes(POPULATE_BYTES_MAX))
 def make_ready(segment: Segment, need: int, now_ms: int, bytes_max: int) -> None:
     """Map the file with `need` bytes behind `size` that take a store without a page fault.
 
-    Or, from WRITE_BYTES_MIN on, a `write_batch`: then `ready_bytes` may end before them. The file
-    is created or grown for it, to at most `bytes_max` if that is enough.
+    Or, where it is not stored (`is_stored`), a `write_batch`: then `ready_bytes` may end before
+    them. The file is created or grown for it, to at most `bytes_max` if that is enough.
     DiskFullFault if there is no space, StorageFault for anything else; nothing changed then.
     """
     end = segment.size + need
     if segment.map is None or end > segment.allocated_bytes:
         _grow(segment, end, now_ms, bytes_max)
-    if end > segment.ready_bytes and need < WRITE_BYTES_MIN:
+    if end > segment.ready_bytes and is_stored(segment, need):
         # Faults one by one cost ten times as much as this, so never leave them to the append.
         _populate(segment, max(end, min(segment.size + EXTENT_BYTES_MIN, segment.allocated_bytes)))
+
+
+def is_stored(segment: Segment, size: int) -> bool:
+    """Whether the next batch, of that size, is better stored: then pages are made ready for it."""
+    return size < WRITTEN_NEXT_BYTES_MIN or (
+        size < WRITE_BYTES_MIN and (segment.ready_bytes > segment.size or not segment.size)
+    )
 
 
 def write_batch(segment: Segment, position: int, batch: memoryview, stamp: bytes) -> None:

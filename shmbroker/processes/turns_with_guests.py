@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 PUT_OFF_S = 0.0005
 """How long a turn of the broker may be put off while requests go the straight way."""
+APPENDED_WAITS_S = 0.005
+"""How long it may be put off after an append for whose records nobody waits."""
 LEAVE_S = 0.5
 """How long guests may take to go home before this process stops."""
 
@@ -89,8 +91,9 @@ class TurnsWithGuests:
                     events, now = came, monotonic()
                     continue
             # C.
-            if has_served and now < broker_due and not broker.has_work():
-                rest = broker.rest_until(broker_due)
+            limit = turned_at + APPENDED_WAITS_S if broker.acks.appended else broker_due
+            if has_served and now < limit and not broker.has_work() and broker.may_wait():
+                rest = broker.rest_until(min(broker_due, limit))
             else:
                 broker.may_look = not has_some
                 rest = broker.turn()

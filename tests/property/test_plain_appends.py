@@ -159,7 +159,9 @@ Sizes = st.SearchStrategy[list[int]]
 # Made once: to make a strategy takes longer than to draw from it.
 TIMESTAMPS = st.sampled_from((0, -5, 500, 3000, -NOW_MS - 1))
 SIZES = st.lists(st.sampled_from((0, 1, 100, 500)), min_size=1, max_size=3)
-LARGE_SIZES = st.one_of(SIZES, SIZES, SIZES, st.sampled_from(([32_600, 200], [40_000])))
+LARGE_SIZES = st.one_of(
+    SIZES, SIZES, SIZES, st.sampled_from(([32_600, 200], [40_000], [9_000], [7_000, 500]))
+)
 """Of the values. A batch of 32 KiB and more is written, not stored."""
 CODECS = st.sampled_from((0, 0, 0, LZ4))
 IS_IDEMPOTENT = st.booleans()

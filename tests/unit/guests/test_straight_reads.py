@@ -52,11 +52,13 @@ class Side:
         gateway = family.gateway
         if is_straight:
             broker: Any = SimpleNamespace(
-                reader=self.reader, image=gateway.image, look_at_clocks=lambda: None
-            )
+                reader=self.reader, image=gateway.image, look_at_clocks=lambda: None,
+                partitions=worker.store.partitions,
+            )  # fmt: skip
             gateway.fetch.read_here = StraightReads(gateway, broker, self.answers)
-        self.reads = 0
-        """How many went over the ring."""
+        self.reads = self.told = 0
+        """How many went over the ring, and how many were told at once what was appended."""
+        self.tells_at_once = False
 
     def steady_ms(self) -> int:
         return self.now_ms
@@ -74,6 +76,12 @@ class Side:
         batch = memoryview(bytearray(encode_batch([(NOW_MS, None, bytes(size), ())])))
         self.partition.log.append(batch, 0, NOW_MS, 0, NOW_MS)
         self.partition.high_watermark = self.partition.log.log_end_offset
+        for read in tuple(self.purgatory.watched.get(self.partition.key, ())):
+            if self.tells_at_once and isinstance(read, GuestRead):
+                self.told += read.has_answered_with_end(self.partition)
+        self.family.gateway.touched.update(
+            connection for connection in self.family.gateway.loop.connections.values()
+        )
         self.purgatory.check(self.partition.key)
 
     def ask(self, offset: int) -> None:
@@ -150,14 +158,17 @@ def both(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Both]:
     made.do("close")
 
 
+@pytest.mark.parametrize("at_once", [False, True], ids=["in-its-turn", "at-once"])
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
-def test_who_waits_is_answered_as_over_the_rings(both: Both, size: int) -> None:
+def test_who_waits_is_answered_as_over_the_rings(both: Both, size: int, at_once: bool) -> None:
+    both.straight.tells_at_once = at_once
     for offset in range(3):
         both.do("ask", offset)
         assert both.answer() == b""
         both.do("append", size)
         assert len(both.answer()) > size
     straight = both.straight
+    assert straight.told == 2 * at_once  # the first has no place yet
     assert straight.reads == 0 and not straight.family.gateway.pending
     assert not straight.reader.waiting and not straight.purgatory.waiting
     for name in ("served", "bytes_out", "bytes_of"):
@@ -172,6 +183,39 @@ def test_what_is_there_is_given_at_once(both: Both, size: int) -> None:
         both.do("ask", offset)
         assert len(both.answer()) > size * (2 - offset)
     assert both.straight.reads == 0
+
+
+def test_who_may_not_have_it_all_is_not_told_at_once(both: Both) -> None:
+    side = both.straight
+    side.append(10)
+    side.ask(0)
+    assert side.answer()
+    partition, log, watched = side.partition, side.partition.log, side.purgatory.watched
+    side.ask(1)
+    [read] = watched[partition.key]
+    assert isinstance(read, GuestRead)
+    batch = memoryview(bytearray(encode_batch([(NOW_MS, None, bytes(100), ())])))
+    log.append(batch, 0, NOW_MS, 0, NOW_MS)
+    assert not read.has_answered_with_end(partition)  # the high watermark has not moved
+    partition.high_watermark = log.log_end_offset
+    known, place = read.known, log.boundaries[1]
+    for change, back in (
+        (lambda: setattr(read, "max_bytes", 9), lambda: setattr(read, "max_bytes", 1 << 20)),
+        (lambda: setattr(read, "min_bytes", 1 << 20), lambda: setattr(read, "min_bytes", 1)),
+        (lambda: setattr(known, "row", (*known.row[:1], 9, *known.row[2:])), None),
+        (lambda: setattr(known, "row", (*known.row[:1], 1 << 20, 7, -1)), None),
+        (lambda: log.boundaries.pop(1), lambda: log.boundaries.update({1: place})),
+        (lambda: setattr(log.active, "unjudged_bytes", 1 << 20), None),
+    ):
+        row = known.row
+        change()
+        assert not read.has_answered_with_end(partition)
+        known.row = row
+        if back is not None:
+            back()
+    log.active.unjudged_bytes = 0
+    assert read.has_answered_with_end(partition) and not watched
+    assert not read.has_answered_with_end(partition)
 
 
 def test_who_waits_in_vain_and_what_is_out_of_range(both: Both) -> None:
