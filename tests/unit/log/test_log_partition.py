@@ -172,6 +172,17 @@ def test_nothing_is_populated_for_large_batches(opened):
         assert not log.populate_step(0)
 
 
+def test_what_comes_behind_a_written_batch_is_written_unless_it_is_small(opened):
+    log = opened()
+    append(log, batch_of(size=10_000))
+    assert log.active.ready_bytes > log.active.size  # pages were made ready for it
+    for size in (100_000, 10_000, 20_000, 9_000):
+        append(log, batch_of(size=size))
+        assert log.active.ready_bytes == log.active.size
+    append(log, batch_of(size=500))
+    assert log.active.ready_bytes > log.active.size
+
+
 def test_failed_write_leaves_the_log_as_it_was(opened, monkeypatch):
     log = opened()
     append(log, batch_of(size=100_000))

@@ -2,21 +2,24 @@
 
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from shmbroker.processes import turns_with_guests
 from shmbroker.processes.turns_with_guests import TurnsWithGuests
 
 DOORBELL = 9
-TIMES = 2
-"""Turns. In the first, the gateway's answers are due."""
+TIMES = 3
+"""Turns. In the first with the gateway, its answers are due."""
 
 
 class Turns:
     """Some turns without guests, and who took part in them."""
 
-    def __init__(self, is_behind: bool, finishes: bool = False) -> None:
-        """finishes: the broker's turn has what a guest waits for; what was read is answered."""
+    def __init__(self, is_behind: bool, finishes: bool = False, **of_broker: Any) -> None:
+        """finishes: the broker's turn has what a guest waits for; what was read is answered.
+        of_broker: what it says of itself; then the sockets bring something each time."""
         self.taken: list[str] = []
         self.finishes = finishes
         self.times = 0
@@ -24,6 +27,7 @@ class Turns:
             link=SimpleNamespace(is_behind=lambda: is_behind),
             answer=self._answer,
             touched=set(),
+            loop=SimpleNamespace(blocked=[]),
             close=lambda: None,
             is_over=True,
         )
@@ -40,7 +44,16 @@ class Turns:
             read=self._read,
             look_before_sleep=lambda _has_served: None,
         )
-        broker: Any = SimpleNamespace(turn=self._turn, may_look=True)
+        self.events = [(5, 1)] if of_broker else []
+        of_broker = {"appended": {}, "has_work": False, "may_wait": True} | of_broker
+        broker: Any = SimpleNamespace(
+            turn=self._turn,
+            may_look=True,
+            acks=SimpleNamespace(appended=of_broker["appended"]),
+            has_work=lambda: of_broker["has_work"],
+            may_wait=lambda: of_broker["may_wait"],
+            rest_until=lambda due: due,
+        )
         answers: Any = SimpleNamespace(reader=SimpleNamespace(poll=lambda: False))
         self.must_stop = False
         self.shared_core = None
@@ -55,7 +68,7 @@ class Turns:
         self.taken.append("broker")
         if self.times and self.finishes:
             self.gateway.touched.add("one")
-        return 1.0
+        return 1e12
 
     def _answer(self) -> float:
         self.taken.append("answers")
@@ -65,7 +78,7 @@ class Turns:
     def sleep(self, _seconds: float) -> list[tuple[int, int]]:
         self.times += 1
         self.must_stop = self.times == TIMES
-        return []
+        return self.events
 
     def has_entries(self) -> bool:
         return False
@@ -73,7 +86,10 @@ class Turns:
 
 @pytest.mark.parametrize(
     ("is_behind", "taken"),
-    [(False, ["broker"] * 2), (True, ["gateway", "broker", "answers", "gateway", "broker"])],
+    [
+        (False, ["broker"] * 3),
+        (True, ["gateway", "broker", "answers", *["gateway", "broker"] * 2]),
+    ],
 )
 def test_changes_of_the_metadata_are_taken_in_without_guests(
     is_behind: bool, taken: list[str]
@@ -83,4 +99,30 @@ def test_changes_of_the_metadata_are_taken_in_without_guests(
 
 def test_who_was_waited_for_is_answered_though_all_requests_were() -> None:
     taken = Turns(True, finishes=True).taken
-    assert taken == ["gateway", "broker", "answers"] * 2
+    assert taken == ["gateway", "broker", "answers"] * 3
+
+
+@pytest.mark.parametrize(
+    ("of_broker", "is_taken"),
+    [
+        ({"has_work": False}, False),
+        ({"has_work": True}, True),
+        ({"may_wait": False}, True),
+        ({"appended": {"one": None}}, False),
+    ],
+    ids=str,
+)
+def test_a_turn_of_the_broker_that_finds_nothing_is_left_out(
+    of_broker: dict[str, Any], is_taken: bool
+) -> None:
+    """And one behind an append comes later, where nobody waits for its records."""
+    turn = ["broker"] * is_taken
+    with mock.patch.object(turns_with_guests, "APPENDED_WAITS_S", 1e9):
+        taken = Turns(False, **of_broker).taken
+    assert taken == ["broker", "gateway", *turn, "answers", "gateway", *turn]
+
+
+def test_what_an_append_brings_about_does_not_wait_for_ever() -> None:
+    with mock.patch.object(turns_with_guests, "APPENDED_WAITS_S", 0.0):
+        taken = Turns(False, appended={"one": None}).taken
+    assert taken == ["broker", "gateway", "broker", "answers", "gateway", "broker"]
