@@ -64,8 +64,9 @@ GUESTS_SHARE = 4
 RING_BYTES = 4 << 20
 """A batch of 1 MB fits as one entry; a smaller ring stays in the caches."""
 RESULT_RING_BYTES = 1 << 20
-FILES_KEPT = 64
-"""Descriptors of segments that this process has twice."""
+FILES_KEPT = 512
+"""Descriptors of segments that this process has twice, as many as it keeps to read from. A guest
+that reads more partitions waits a turn longer for each answer."""
 LEFT_OUT_MAX = 32
 """The second half of every so manyth turn is taken in any case: it counts what was answered."""
 SLOTS = GATEWAY, BROKER = range(2)
