@@ -198,13 +198,15 @@ class KnownFetch(TopicMeaning):
         file: OpenFile,
         position: int,
         length: int,
+        is_hot: bool = False,
     ) -> list[Part]:
-        """An answer with a large slice. numbers: high watermark, last stable offset, log start."""
+        """An answer with a large slice. numbers: high watermark, last stable offset, log start.
+        is_hot: see `FileSlice`."""
         if length > LENT_BYTES_MAX:
             connection = request.connection
             connection.asked_other_at = connection.last_active
         head = self._answer_head(request, numbers, length)
-        answer: list[Part] = [head, FileSlice(file, position, length)]
+        answer: list[Part] = [head, FileSlice(file, position, length, is_hot)]
         if self.answer_end:
             answer.append(self.answer_end)
         return answer

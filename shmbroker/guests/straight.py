@@ -207,11 +207,10 @@ class StraightWay:
         self._guests.note_usual(connection)
 
     def _may_append(self, fast: FastProduce) -> bool:
-        """Whether what the bytes meant holds."""
+        """Whether what the bytes meant holds: `take` has seen that the image is current."""
         gateway, broker = self._gateway, self._broker
         return (
             fast.straight is not None
-            and is_current(gateway, broker)
             and (fast.image is gateway.image or fast.holds(gateway.image))
             and not broker.appender.is_disk_low
             and not gateway.loop.memory.is_short

@@ -90,7 +90,7 @@ class GuestRead(DelayedRead):
             or position < segment.unjudged_bytes
             or self.results is None
             or 0 <= epoch != partition.leader_epoch
-            or not self._has_answered(partition, segment, position, length)
+            or not self._has_answered(partition, segment, position, length, is_hot=True)
         ):
             return False
         remember(log.boundaries, end, segment, segment.size)
@@ -98,7 +98,12 @@ class GuestRead(DelayedRead):
         return True
 
     def _has_answered(
-        self, partition: Partition, segment: Segment, position: int, length: int
+        self,
+        partition: Partition,
+        segment: Segment,
+        position: int,
+        length: int,
+        is_hot: bool = False,
     ) -> bool:
         """Answer with this slice; False where its client has left, or the file is not here."""
         known, request, reader = self.known, self.request, self.reader
@@ -114,7 +119,7 @@ class GuestRead(DelayedRead):
             file = self.files.find(segment.file_id)
             if file is None:
                 return False
-            parts = known.answer_of_slice(request, numbers, file, position, length)
+            parts = known.answer_of_slice(request, numbers, file, position, length, is_hot)
         del pending[self.token]
         request.response = parts
         reader.note_answered(self)

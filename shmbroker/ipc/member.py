@@ -151,7 +151,7 @@ class FamilyMember:
 
     def has_backlog(self) -> bool:
         """Whether something waits for room in a ring: nobody rings for that, so look again soon."""
-        return any(peer.backlog for peer in self.outbox)
+        return bool(self.outbox) and any(peer.backlog for peer in self.outbox)
 
     def stamp(self, now: float) -> bool:
         """Have everyone who is about to be shown something measure how long it waits; False if

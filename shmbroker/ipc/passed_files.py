@@ -64,10 +64,12 @@ class OpenFile:
 class FileSlice:
     """Bytes of a file that are yet to be sent; `position` and `length` move as they go."""
 
-    __slots__ = ("cold_retries", "file", "length", "position")
+    __slots__ = ("cold_retries", "file", "is_hot", "length", "position")
 
-    def __init__(self, file: OpenFile, position: int, length: int) -> None:
+    def __init__(self, file: OpenFile, position: int, length: int, is_hot: bool = False) -> None:
+        """is_hot: it was written a moment ago, so it is in the page cache."""
         self.cold_retries = 0
+        self.is_hot = is_hot
         self.file = file
         self.position = position
         self.length = length
@@ -107,6 +109,9 @@ class FileSlice:
 
     def warm(self, length: int) -> None:
         """ColdSlice if the next `length` bytes (their first or last) would have to be read in."""
+        if self.is_hot:
+            self.is_hot = False  # what the socket does not take may be there long
+            return
         fd, position = self.file.fd, self.position
         if is_cold(fd, position) or is_cold(fd, position + length - 1):
             self.cold_retries += 1

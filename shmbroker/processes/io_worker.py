@@ -152,6 +152,4 @@ class IoWorker(SleepingChild):
             self.shared_core.stays_up()
 
     def has_news(self) -> bool:
-        return self.broker.has_news() or (
-            self._beside is not None and self._beside.gateway.has_news()
-        )
+        return self.broker.has_news()  # the gateway beside has heard all from it

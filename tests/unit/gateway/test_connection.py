@@ -4,8 +4,11 @@ import os
 import socket
 from types import SimpleNamespace
 
+import pytest
+
 from shmbroker.gateway.connection import Connection
-from shmbroker.ipc.passed_files import FileSlice, OpenFile
+from shmbroker.ipc import passed_files
+from shmbroker.ipc.passed_files import ColdSlice, FileSlice, OpenFile
 
 
 def test_unsent_bytes_shrink_as_the_client_reads():
@@ -49,3 +52,15 @@ def test_small_slices_go_with_what_stands_around_them_and_large_ones_by_themselv
         assert not connection.out
     assert connection.traffic.sent_bytes == len(expected)
     assert 0 < connection.traffic.sent_file_bytes <= 5 * 60_000
+
+
+def test_what_was_just_written_is_not_looked_for_in_the_page_cache_the_first_time(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(100))
+    slice_ = FileSlice(OpenFile(os.open(path, os.O_RDONLY)), 0, 100, is_hot=True)
+    monkeypatch.setattr(passed_files, "is_cold", lambda *_of: True)
+    slice_.warm(100)
+    with pytest.raises(ColdSlice):
+        slice_.warm(100)
