@@ -20,6 +20,7 @@ from __future__ import annotations
 from shmbroker.broker.read import INLINE_SLICE_BYTES, DelayedRead
 from shmbroker.broker.read_lookup import P_KEY, P_OFFSET, ReadRefusal
 from shmbroker.guests.brokers_image import is_current
+from shmbroker.ipc.operation_layout import READ_COMMITTED
 from shmbroker.log.places import remember
 
 TYPE_CHECKING = False
@@ -86,6 +87,7 @@ class GuestRead(DelayedRead):
             found is not segment
             or end != log.log_end_offset
             or partition.last_stable_offset != end
+            or (self.isolation == READ_COMMITTED and log.aborted)
             or not self.min_bytes <= length <= min(self.max_bytes, partition_max_bytes)
             or position < segment.unjudged_bytes
             or self.results is None

@@ -22,7 +22,7 @@ class DescriptorOwner(Protocol):
         """Let go of what was read of its files."""
 
 
-WRITTEN_MAX = 64
+WRITTEN_MAX = 256
 """Files that are kept open to be written: it takes large batches to get there."""
 
 

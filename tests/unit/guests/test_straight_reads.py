@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -11,7 +12,7 @@ from shmbroker.broker.read import Reader
 from shmbroker.broker.read_lookup import Lookup
 from shmbroker.guests.straight_reads import GuestRead, StraightReads
 from shmbroker.ids import partition_key
-from shmbroker.ipc.operation_layout import CANCEL, READ, READ_DONE
+from shmbroker.ipc.operation_layout import CANCEL, READ, READ_COMMITTED, READ_DONE
 from shmbroker.ipc.passed_files import pass_file
 from shmbroker.purgatory import Purgatory
 from shmbroker.records.batch import encode_batch
@@ -214,6 +215,9 @@ def test_who_may_not_have_it_all_is_not_told_at_once(both: Both) -> None:
         if back is not None:
             back()
     log.active.unjudged_bytes = 0
+    read.isolation = READ_COMMITTED
+    with mock.patch.object(type(log.aborted), "__bool__", lambda _log: True):
+        assert not read.has_answered_with_end(partition)  # it may have to be told of them
     assert read.has_answered_with_end(partition) and not watched
     assert not read.has_answered_with_end(partition)
 
