@@ -2,7 +2,11 @@
 
 import itertools
 import os
+from types import SimpleNamespace
 
+import pytest
+
+from shmbroker.log import descriptors as descriptors_module
 from shmbroker.log.config import LogConfig
 from shmbroker.log.descriptors import Descriptors
 from shmbroker.log.partition_log import PartitionLog
@@ -85,3 +89,29 @@ def test_what_was_read_of_segments_is_forgotten_with_their_descriptors(tmp_path)
     assert kept == log.segments[-2:]
     log.close(clean=False)
     descriptors.close_all()
+
+
+def test_files_that_are_written_stay_open_but_for_the_first_of_too_many(tmp_path, monkeypatch):
+    monkeypatch.setattr(descriptors_module, "WRITTEN_MAX", 2)
+    descriptors = Descriptors()
+    files = [SimpleNamespace(file_id=each, path=tmp_path / str(each)) for each in range(3)]
+    for file in files:
+        file.path.touch()
+    first = [descriptors.to_write(file) for file in files[:2]]
+    assert [descriptors.to_write(file) for file in files[:2]] == first
+    for fd in first:
+        assert os.pwrite(fd, b"x", 0) == 1
+    third = descriptors.to_write(files[2])  # may have the number of the one that is closed for it
+    assert os.path.samestat(os.fstat(third), files[2].path.stat())
+    files[0].path.unlink()
+    with pytest.raises(FileNotFoundError):
+        descriptors.to_write(files[0])
+    files[1].path.rename(tmp_path / "aside")
+    assert os.path.samestat(os.fstat(descriptors.to_write(files[1])), (tmp_path / "aside").stat())
+    descriptors.close(1)
+    with pytest.raises(FileNotFoundError):
+        descriptors.to_write(files[1])
+    descriptors.close_all()
+    for fd in (first[1], third):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
