@@ -7,6 +7,7 @@ told to forget it. So 100,000 segments that were read once cost no more than tho
 """
 
 import os
+import resource
 from typing import Protocol
 
 from shmbroker.errors import StorageFault
@@ -24,6 +25,8 @@ class DescriptorOwner(Protocol):
 
 WRITTEN_MAX = 256
 """Files that are kept open to be written: it takes large batches to get there."""
+WRITTEN_SHARE = 16
+"""What part they may be of the files that this process may have open: one in so many."""
 
 
 class Descriptors:
@@ -33,12 +36,15 @@ class Descriptors:
     once.
     """
 
-    __slots__ = ("_open", "_written", "limit")
+    __slots__ = ("_open", "_written", "_written_max", "limit")
 
     def __init__(self, limit: int = 512) -> None:
         self.limit = limit
         self._open: dict[int, tuple[int, DescriptorOwner]] = {}
         self._written: dict[int, int] = {}
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = WRITTEN_MAX if soft == resource.RLIM_INFINITY else soft // WRITTEN_SHARE
+        self._written_max = max(1, min(WRITTEN_MAX, most))
 
     def of(self, reading: DescriptorOwner) -> int:
         """The descriptor of a segment's file; StorageFault if it can't be opened."""
@@ -64,7 +70,7 @@ class Descriptors:
         fd = written.get(writing.file_id)
         if fd is None:
             fd = os.open(writing.path, os.O_RDWR | os.O_CLOEXEC)
-            if len(written) >= WRITTEN_MAX:
+            if len(written) >= self._written_max:
                 os.close(written.pop(next(iter(written))))
             written[writing.file_id] = fd
         return fd

@@ -65,8 +65,10 @@ RING_BYTES = 4 << 20
 """A batch of 1 MB fits as one entry; a smaller ring stays in the caches."""
 RESULT_RING_BYTES = 1 << 20
 FILES_KEPT = 512
-"""Descriptors of segments that this process has twice, as many as it keeps to read from. A guest
-that reads more partitions waits a turn longer for each answer."""
+"""Descriptors of segments that this process has twice, at most: as many as it keeps to read from. A
+guest that reads more partitions waits a turn longer for each answer."""
+FILES_SHARE = 16
+"""What part they may be of the files that this process may have open: one in so many."""
 LEFT_OUT_MAX = 32
 """The second half of every so manyth turn is taken in any case: it counts what was answered."""
 SLOTS = GATEWAY, BROKER = range(2)
@@ -145,9 +147,10 @@ def own_member(shared: SharedResources, slot: Slot, broker: Peer) -> FamilyMembe
 def own_brokers(shared: SharedResources, slot: Slot, broker: Broker, peer: Peer) -> Brokers:
     """The broker beside, to be asked; of the others a guest is told that they lead."""
     others = {each.number: each for each in broker.member.peers if each.role == IO_WORKER}
+    files_kept = min(FILES_KEPT, open_files_share(FILES_SHARE))
     return Brokers(
         others | {slot.number: peer},
-        {BROKER: FileTable(shared.passing[slot.index, slot.index][1], FILES_KEPT)},
+        {BROKER: FileTable(shared.passing[slot.index, slot.index][1], files_kept)},
         {BROKER: words_of(shared.standing_of(slot.index))},
         {BROKER: shared.counters.word(slot.index, AHEAD_ENDS)},
     )

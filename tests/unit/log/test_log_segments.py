@@ -115,3 +115,8 @@ def test_files_that_are_written_stay_open_but_for_the_first_of_too_many(tmp_path
     for fd in (first[1], third):
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(fd)
+
+
+def test_fewer_stay_open_to_be_written_where_few_may_be(monkeypatch):
+    monkeypatch.setattr(descriptors_module.resource, "getrlimit", lambda _which: (64, 64))
+    assert Descriptors()._written_max == 4
