@@ -327,34 +327,6 @@ class Broker:
             self.has_entries() or any(each.followed_rows for each in appended)
         )
 
-    def has_work(self) -> bool:
-        """Whether a turn would find something to do, though it is not due, for which somebody
-        waits: what an append brings about may come later (`may_wait`)."""
-        commit = self.acks.group_commit
-        return bool(
-            self.outbox
-            or self.has_news()
-            or self.reader.cold
-            or self.flusher.is_busy
-            or commit.waiting
-            or commit.wanted
-            or self.acks.moved
-            or self.executor.unfinished
-            or self.exchange.has_work
-            or self.passing.waiting
-            or self.read_ahead.noted
-        )
-
-    def rest_until(self, due: float) -> float:
-        """Seconds until then, or until the first delayed operation is due, by the time of
-        `look_at_clocks`; it has no work."""
-        deadline = self.purgatory.next_deadline()
-        steady_ms = self._steady_ms
-        rest_ms = due * 1000 - steady_ms
-        if deadline is not None:
-            rest_ms = min(rest_ms, deadline - steady_ms)
-        return max(SLEEP_S_MIN, rest_ms / 1000)
-
     def turn(self) -> float:
         """One pass: for how long nothing is due after it, 0 where there is more to do."""
         self.turns += 1

@@ -18,7 +18,7 @@ Rules of this file:
 from __future__ import annotations
 
 from shmbroker.broker.read import INLINE_SLICE_BYTES, DelayedRead
-from shmbroker.broker.read_lookup import P_KEY, P_OFFSET, ReadRefusal
+from shmbroker.broker.read_lookup import P_OFFSET, ReadRefusal
 from shmbroker.guests.brokers_image import is_current
 from shmbroker.ipc.operation_layout import READ_COMMITTED
 from shmbroker.log.places import remember
@@ -64,17 +64,6 @@ class GuestRead(DelayedRead):
                 gateway.results.reader = connection
                 return
         self.reader.answer(self, results)
-
-    def is_at_end(self, partition: Partition | None, offset: int) -> bool:
-        """Whether there is nothing new of the partition for it, and nothing else to say."""
-        _, _, epoch, last_fetched_epoch = self.known.row
-        return (
-            partition is not None
-            and partition.is_leader
-            and offset == partition.high_watermark
-            and (epoch < 0 or epoch == partition.leader_epoch)
-            and (last_fetched_epoch < 0 or last_fetched_epoch == partition.log.leader_epochs.latest)
-        )
 
     def has_answered_with_end(self, partition: Partition) -> bool:
         """Answer with all that was appended since it waits, where that is what `finish` would do;
@@ -171,11 +160,5 @@ class StraightReads:
         read.known = known
         read.request = request
         broker.look_at_clocks()
-        partition = broker.partitions.get(known.row[P_KEY])
-        if known.max_wait_ms > 0 and known.min_bytes and read.is_at_end(partition, offset):
-            assert partition is not None
-            read.results = [partition]
-            broker.reader.wait(read, known.max_wait_ms)
-        else:
-            broker.reader.begin(read, known.max_wait_ms)
+        broker.reader.begin(read, known.max_wait_ms)
         return True

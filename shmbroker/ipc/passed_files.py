@@ -18,11 +18,11 @@ connection.
 
 import array
 import os
-import resource
 import socket
 from collections import OrderedDict
 from typing import final
 
+from shmbroker.log.descriptors import open_files_share
 from shmbroker.log.residency import CANT_SAY, is_cold, will_need
 
 INLINE_BYTES = 32768
@@ -166,12 +166,6 @@ class FileTable:
         """The owner is dead: its ids mean nothing any more."""
         self.receive()
         self._files.clear()
-
-
-def open_files_share(one_in: int) -> int:
-    """One part in so many of the files that this process may have open; 2**62 at most."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (1 << 62 if soft == resource.RLIM_INFINITY else soft) // one_in
 
 
 def files_kept(owners: int) -> int:

@@ -19,7 +19,7 @@ enum {
     ENTRY_HEAD = 8, APPEND_BYTES = 40, APPENDED_BYTES = 40,
     A_ACKS = 8, A_FLAGS = 10, A_TIMEOUT = 12, A_KEY = 16,
     FLAG_PARTS = 1, FLAG_NO_ZSTD = 4, FLAG_TRANSACTIONAL = 8, ACKS_ALL = -1,
-    TOLD_LATER_MIN = 4 << 10 /* of smaller batches, who waits for them is told before the ack */
+    TOLD_LATER_MIN = 4 << 10 /* BYTES_MIN of `guests/straight_appends.py` */
 };
 
 enum {
@@ -232,7 +232,8 @@ is_plain(const struct place *at, const uint8_t *batch, int64_t size, int64_t now
            /* newest - now_ms, without an overflow */
            (newest <= now_ms ||
             (uint64_t)newest - (uint64_t)now_ms <= (uint64_t)at->timestamp_after) &&
-           newest <= at->roll_after && has_room(at, size) && at->end_offset + records <= at->roll_offset &&
+           newest <= at->roll_after && has_room(at, size) &&
+           at->end_offset + records <= at->roll_offset &&
            crc32c(0, batch + AT_ATTRIBUTES, (size_t)(size - AT_ATTRIBUTES)) ==
                load_be32(batch + AT_CRC);
 }

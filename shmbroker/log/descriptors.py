@@ -42,9 +42,7 @@ class Descriptors:
         self.limit = limit
         self._open: dict[int, tuple[int, DescriptorOwner]] = {}
         self._written: dict[int, int] = {}
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = WRITTEN_MAX if soft == resource.RLIM_INFINITY else soft // WRITTEN_SHARE
-        self._written_max = max(1, min(WRITTEN_MAX, most))
+        self._written_max = max(1, min(WRITTEN_MAX, open_files_share(WRITTEN_SHARE)))
 
     def of(self, reading: DescriptorOwner) -> int:
         """The descriptor of a segment's file; StorageFault if it can't be opened."""
@@ -89,3 +87,9 @@ class Descriptors:
             os.close(fd)
         self._open.clear()
         self._written.clear()
+
+
+def open_files_share(one_in: int) -> int:
+    """One part in so many of the files that this process may have open; 2**62 at most."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (1 << 62 if soft == resource.RLIM_INFINITY else soft) // one_in

@@ -29,9 +29,10 @@ from shmbroker.ipc.awake import Awake
 from shmbroker.ipc.core import EVENTS, NOTHING, Core
 from shmbroker.ipc.member import FamilyMember
 from shmbroker.ipc.passage import Passage
-from shmbroker.ipc.passed_files import FileTable, open_files_share
+from shmbroker.ipc.passed_files import FileTable
 from shmbroker.ipc.peer import Peer
 from shmbroker.ipc.slots import IO_WORKER, NETWORK_WORKER, Slot
+from shmbroker.log.descriptors import open_files_share
 from shmbroker.processes.heap import give_back_freed
 from shmbroker.processes.shared_resources import SharedResources
 from shmbroker.settings.broker_config import BrokerConfig

@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from shmbroker import clock
+from shmbroker.broker.broker import SLEEP_S_MIN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,8 +93,8 @@ class TurnsWithGuests:
                     continue
             # C.
             limit = turned_at + APPENDED_WAITS_S if broker.acks.appended else broker_due
-            if has_served and now < limit and not broker.has_work() and broker.may_wait():
-                rest = broker.rest_until(min(broker_due, limit))
+            if has_served and now < limit and not has_work(broker) and broker.may_wait():
+                rest = rest_until(broker, min(broker_due, limit))
             else:
                 broker.may_look = not has_some
                 rest = broker.turn()
@@ -145,3 +146,33 @@ class TurnsWithGuests:
             rest = min(rest, gateway.answer())
             events = self.host.sleep(rest) if rest else []
         gateway.close()
+
+
+def has_work(broker: Broker) -> bool:
+    """Whether a turn would find something to do, though it is not due, for which somebody waits:
+    what an append brings about may come later (`Broker.may_wait`)."""
+    commit = broker.acks.group_commit
+    return bool(
+        broker.outbox
+        or broker.has_news()
+        or broker.reader.cold
+        or broker.flusher.is_busy
+        or commit.waiting
+        or commit.wanted
+        or broker.acks.moved
+        or broker.executor.unfinished
+        or broker.exchange.has_work
+        or broker.passing.waiting
+        or broker.read_ahead.noted
+    )
+
+
+def rest_until(broker: Broker, due: float) -> float:
+    """Seconds until then, or until the first delayed operation is due, by the time of the broker's
+    last look at its clocks."""
+    steady_ms = broker.steady_ms()
+    rest_ms = due * 1000 - steady_ms
+    deadline = broker.purgatory.next_deadline()
+    if deadline is not None:
+        rest_ms = min(rest_ms, deadline - steady_ms)
+    return max(SLEEP_S_MIN, rest_ms / 1000)

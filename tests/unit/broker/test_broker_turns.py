@@ -32,6 +32,8 @@ from shmbroker.log.checkpoints import RECOVERY_POINT, Offsets, write_offsets
 from shmbroker.log.file_names import META_PROPERTIES
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.metadata.topic_names import OFFSETS_TOPIC
+from shmbroker.processes.turns_with_guests import has_work, rest_until
+from shmbroker.purgatory import DelayedOperation
 from shmbroker.shm.counters import (
     ANNOUNCEMENTS_WORD,
     DISK,
@@ -165,6 +167,25 @@ def test_a_turn_is_put_off_while_no_sibling_waits_for_it(family: BrokerFamily) -
             assert broker.may_wait() is (key != KEY)  # somebody waits for it
         broker.purgatory.watched.clear()
         broker.acks.appended.clear()
+
+
+def test_a_turn_is_left_out_only_where_it_would_find_nothing(family: BrokerFamily) -> None:
+    family.boot(*topic())
+    broker = family.broker
+    while broker.turn() == 0:
+        pass
+    assert not has_work(broker)
+    family.append(7, KEY, BATCH)
+    assert has_work(broker)
+    while broker.turn() == 0:
+        pass
+    assert not has_work(broker)
+    broker.look_at_clocks()
+    now_ms = broker.steady_ms()
+    assert rest_until(broker, now_ms / 1000 + 2) == pytest.approx(2)
+    broker.purgatory.watch(DelayedOperation(), [KEY], now_ms + 500)
+    assert rest_until(broker, now_ms / 1000 + 2) == pytest.approx(0.5)
+    assert rest_until(broker, now_ms / 1000 - 2) > 0
 
 
 def test_appends_of_one_peer_end_a_turn(family: BrokerFamily) -> None:

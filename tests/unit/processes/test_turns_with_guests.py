@@ -50,15 +50,17 @@ class Turns:
             turn=self._turn,
             may_look=True,
             acks=SimpleNamespace(appended=of_broker["appended"]),
-            has_work=lambda: of_broker["has_work"],
             may_wait=lambda: of_broker["may_wait"],
-            rest_until=lambda due: due,
+            steady_ms=lambda: 0,
+            purgatory=SimpleNamespace(next_deadline=lambda: None),
         )
         answers: Any = SimpleNamespace(reader=SimpleNamespace(poll=lambda: False))
         self.must_stop = False
         self.shared_core = None
         self.epoll: Any = None
-        TurnsWithGuests(self, broker, beside, answers, DOORBELL).run()
+        turns = TurnsWithGuests(self, broker, beside, answers, DOORBELL)
+        with mock.patch.object(turns_with_guests, "has_work", lambda _: of_broker["has_work"]):
+            turns.run()
 
     def _read(self, _events: object) -> bool:
         self.taken.append("gateway")
