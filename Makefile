@@ -6,12 +6,17 @@ export PYTHONPATH := .
 # Tests start many processes: without compiled modules each of them spends a second on that.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: kernels check lint types test tidy format perf demo clean
+# Side by side, as the types take one core; what each says comes in one piece.
+MAKEFLAGS += --jobs=$(JOBS) --output-sync=target
+
+.PHONY: kernels check lint types units test tidy format perf demo clean
 
 kernels:  ## the compiled kernels, beside their sources
 	$(PYTHON) -W ignore setup.py --quiet build_ext --inplace
 
-check: lint types  ## what should be done before a commit: under two minutes
+check: lint types units  ## what should be done before a commit: under two minutes
+
+units:
 	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal -m 'not thorough' tests/unit tests/property tests/tidy
 
 lint:  ## style and import contracts

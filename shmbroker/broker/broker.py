@@ -109,8 +109,6 @@ class Broker:
         self.link = link
         self.log_directory = disk.log_directory
         self.peers = peers
-        self.may_look = True
-        """Whether it may stay awake for the next request; False where that comes by a socket."""
         self.look_at_clocks()
         self.flusher = disk.flusher
         self.purgatory = Purgatory()
@@ -328,7 +326,14 @@ class Broker:
         )
 
     def turn(self) -> float:
-        """One pass: for how long nothing is due after it, 0 where there is more to do."""
+        """One pass, and a look for what comes next: for how long nothing is due after it, 0 where
+        there is more to do."""
+        if self.run_once() or self.replication.look_before_sleep(self.has_entries, self.was_asked):
+            return 0.0
+        return self.rest()
+
+    def run_once(self) -> bool:
+        """One pass: whether there is more to do at once."""
         self.turns += 1
         self.look_at_clocks()
         had_work = self.intake.take()
@@ -382,16 +387,15 @@ class Broker:
             self._next_housekeeping = now + HOUSEKEEPING_INTERVAL_S
             self._now_ms = self.clock.now_ms()
             self.housekeeping.run()
-        deadline = self._expire() if self.purgatory.waiting else None
+        if self.purgatory.waiting:
+            self._expire()
         # What came meanwhile is told in the next turn. One that would find nothing is left out: it
         # takes 25 us, for which an ack waits where a core is shared with those that it needs.
         has_more |= exchange.has_work or bool(self.read_ahead.noted)
-        if appended or has_more or self.acks.moved or (had_work and self.has_entries()):
-            return 0.0
-        was_asked = bool(told) or self.intake.has_executed
-        if self.replication.look_before_sleep(self.has_entries, was_asked and self.may_look):
-            return 0.0
-        return self._rest(now, deadline)
+        self.was_asked = bool(told) or self.intake.has_executed
+        return (
+            bool(appended) or has_more or bool(self.acks.moved) or (had_work and self.has_entries())
+        )
 
     def _wake_readers(self, appended: tuple[Partition, ...]) -> None:
         """Followers and consumers that wait at the ends of these partitions."""
@@ -401,15 +405,13 @@ class Broker:
         if self.purgatory.watched:
             self.purgatory.check_together([partition.key for partition in appended])
 
-    def _expire(self) -> int | None:
-        """Answer what has waited long enough; the steady milliseconds at which more will have."""
+    def _expire(self) -> None:
+        """Answer what has waited long enough."""
         deadline = self.purgatory.next_deadline()
         if deadline is not None and deadline <= self._steady_ms:
             for _ in self.purgatory.expire(self._steady_ms):
                 pass
             self.publish()
-            deadline = self.purgatory.next_deadline()
-        return deadline
 
     def _tell(self) -> None:
         """Publish what this turn has answered so far."""
@@ -417,18 +419,18 @@ class Broker:
             self.shown.end_sample()
         self.publish()
 
-    def _rest(self, now: float, deadline: int | None) -> float:
-        """Seconds until something is due; deadline: steady milliseconds, of the first delayed
-        read."""
+    def rest(self) -> float:
+        """Seconds until something is due."""
         if self.passing.waiting or self.reader.cold or self.member.has_backlog():
             return BACKLOG_RETRY_S
+        now = self.clock.monotonic()
         steady_ms = now * 1000
         timeout = self._next_housekeeping - now
         replication = self.replication
         if not replication.is_alone and (due_ms := replication.next_ms()) is not None:
             timeout = min(timeout, (due_ms - steady_ms) / 1000)
-        if deadline is not None:
-            timeout = min(timeout, (deadline - steady_ms) / 1000)
+        if self.purgatory.waiting and (due_ms := self.purgatory.next_deadline()) is not None:
+            timeout = min(timeout, (due_ms - steady_ms) / 1000)
         timeout = min(timeout, (self.coordinators.wake_ms - steady_ms) / 1000)
         return max(SLEEP_S_MIN, timeout)
 

@@ -235,9 +235,10 @@ def _meaning_of(
     fast.partition_key = partition_key(fast.topic_image.topic_id, fast.key)
     fast.straight = None
     replicas = fast.topic_image.partitions[fast.key].replicas
-    is_answered_at_once = acks == 1 or (acks == ACKS_ALL and len(replicas) == 1)
-    fast.lent_bytes_max = LENT_BYTES_MAX if is_answered_at_once or not acks else 0
-    if native is not None and is_answered_at_once and not named:
+    goes_straight = native is not None and acks and not named
+    waits = acks == ACKS_ALL and len(replicas) > 1
+    fast.lent_bytes_max = LENT_BYTES_MAX if goes_straight or not waits else 0
+    if goes_straight:
         fast.straight = (
             fast.first, fast.prefix, constant, head, tail, is_flexible, has_log_start,
         )  # fmt: skip

@@ -125,6 +125,19 @@ class Results:
             while touched:
                 flush(touched.pop())
 
+    def has_taken(self, appended: bytes) -> bool:
+        """Take an APPENDED that is told without a ring; False where that has to bring it: an error
+        is told by the image of who refuses."""
+        gateway = self.gateway
+        token, error, _, _, base_offset, append_time, start = APPENDED_HEAD.unpack_from(appended)
+        request = gateway.pending.get(token)
+        if error or type(request) is not produce.ProduceRequest or request.token != token:
+            return False
+        del gateway.pending[token]
+        gateway.produce.on_appended(request, token, error, base_offset, append_time, start, None)
+        gateway.touched.add(request.connection)
+        return True
+
     def _take_other(
         self, peer: Peer, operation: int, data: memoryview, index: int, length: int
     ) -> None:

@@ -5,14 +5,15 @@ kernel for all guests that can be read (`kernels/straight.c`). Requests for offs
 came before are answered as `groups.known_requests` remembers them.
 
    events ──► StraightWay.take ──► serve_ready: recv, known bytes, append or answer, send
+                    │ ├──► acks that wait for the replicas ──► APPENDED, as of any other
                     │ what is something else, with the bytes that were read
                     └──► take_frames ──► StraightOffsets, or the usual way
 
 Rules of this file:
 * A Produce goes this way where `ProduceApi.submit`, `AppendRuns.take_plain` and
   `ProduceApi.on_appended` would do the same, and only for this: frames that repeat the bytes of one
-  before them, of a connection of which nothing else is under way. All else goes the usual way, with
-  the bytes that were read.
+  before them, of a connection of which nothing else is under way, but for batches that went this
+  way and wait for the replicas. All else goes the usual way, with the bytes that were read.
 * Who waits for the records of a partition is told of small batches before their acks go out: these
   go the usual way, too.
 * A client that got offsets by their known bytes is read as one that asks for them again.
@@ -24,6 +25,7 @@ Rules of this file:
 from __future__ import annotations
 
 from shmbroker.gateway.poller import EPOLLIN
+from shmbroker.gateway.produce import ProduceRequest
 from shmbroker.guests.brokers_image import is_current
 from shmbroker.guests.straight_reads import GuestRead
 from shmbroker.kernels import native
@@ -37,10 +39,18 @@ if TYPE_CHECKING:
     from shmbroker.gateway.gateway import Gateway
     from shmbroker.gateway.guests import Guests
     from shmbroker.gateway.produce_known import FastProduce
+    from shmbroker.ipc.peer import Peer
+    from shmbroker.replica.partition import Partition
+
+    Waiting = tuple[int, int, Meaning, Partition, int, int]
+    """A batch whose ack waits: row, correlation id, what its bytes mean, partition, base offset,
+    end offset."""
 
 SIZE_BYTES = 4
 FILLED_MAX = 64 << 10
 """The most bytes of a frame that are copied in front of what comes next."""
+INFLIGHT_MAX = 64
+"""A connection with more under way is held up."""
 
 serve_ready = None if native is None else native.serve_ready
 
@@ -48,8 +58,10 @@ serve_ready = None if native is None else native.serve_ready
 class StraightWay:
     """What is asked first when connections of a guest gateway can be read."""
 
-    def __init__(self, gateway: Gateway, broker: Broker, guests: Guests) -> None:
+    def __init__(self, gateway: Gateway, broker: Broker, guests: Guests, answers: Peer) -> None:
+        """answers: the gateway, as the broker reaches it."""
         self._gateway = gateway
+        self._answers = answers
         self._loop = gateway.loop
         self._recall = gateway.produce.known.recall
         self._broker = broker
@@ -57,6 +69,8 @@ class StraightWay:
         self._monotonic = gateway.loop.traffic.monotonic
         self._ready: list[Connection] = []
         """The connections of the rows that the kernel serves."""
+        self._known: list[FastProduce] = []
+        """What bytes of theirs mean that the kernel was told of."""
         self.served = 0
         """Reads of which all was answered."""
 
@@ -73,6 +87,8 @@ class StraightWay:
         others: list[tuple[int, int]] = []
         ready: list[Connection] = []
         rows: list[StraightRow] = []
+        behind: list[Connection] = []
+        rows_behind: list[StraightRow] = []
         good: FastProduce | None = None
         for event in events:
             connection = connections.get(event[0])
@@ -80,7 +96,6 @@ class StraightWay:
                 connection is None
                 or event[1] != EPOLLIN
                 or connection.is_held
-                or connection.inflight
                 or connection.out
                 or connection.filled > FILLED_MAX
                 or connection.large_bytes
@@ -90,8 +105,12 @@ class StraightWay:
                 others.append(event)
                 continue
             fast, row = connection.fast_produce, connection.straight_row
+            inflight = connection.inflight
+            if inflight and not waits_for_replicas(connection):
+                others.append(event)
+                continue
             if fast is None:
-                if not connection.asked_offsets_at:
+                if not connection.asked_offsets_at or inflight:
                     others.append(event)
                     continue
                 if row is None:
@@ -106,27 +125,38 @@ class StraightWay:
                     row = connection.straight_row = self._guests.row_of(connection, fast.straight)
             if filled := connection.filled:
                 loop.scratch[:filled] = connection.view[:filled]
-                self._serve_all([connection], [row], filled)
+                self._serve_all([connection], [row], filled, not inflight)
+            elif inflight:
+                behind.append(connection)
+                rows_behind.append(row)
             else:
                 ready.append(connection)
                 rows.append(row)
         if rows:
-            self._serve_all(ready, rows, 0)
+            self._serve_all(ready, rows, 0, True)
+        if rows_behind:
+            self._serve_all(behind, rows_behind, 0, False)
         return others
 
-    def _serve_all(self, ready: list[Connection], rows: list[StraightRow], filled: int) -> None:
-        """Serve these; of the first, so many bytes are in the scratch buffer already."""
+    def _serve_all(
+        self, ready: list[Connection], rows: list[StraightRow], filled: int, may_answer: bool
+    ) -> None:
+        """Serve these; of the first, so many bytes are in the scratch buffer already. may_answer:
+        False: they wait for acks of replicas."""
         broker, loop, guests = self._broker, self._loop, self._guests
         self._ready = ready
+        self._known.clear()
         appender, traffic = broker.appender, loop.traffic
         broker.look_at_clocks()
         now, first, count = self._monotonic(), 0, len(rows)
         while first < count:
             (
                 reached, end, at, batches, size, commits, fetches, received, sent, unsent, large,
+                waiting,
             ) = serve_ready(  # type: ignore[misc]
                 rows, first, loop.scratch, filled, broker.partitions, appender.appended,
                 broker.now_ms(), self._meaning_of, broker.executor.known, broker.purgatory.watched,
+                may_answer,
             )  # fmt: skip
             traffic.received_bytes += received
             traffic.sent_bytes += sent
@@ -153,6 +183,8 @@ class StraightWay:
                 loop.buffers.give(ready[0])
             for which in large:
                 self._note_large(ready[which], now)
+            if waiting:
+                self._let_wait(waiting, now)
             self.served += reached - first
             if large:
                 self._tell_waiting()
@@ -162,8 +194,35 @@ class StraightWay:
 
     def _meaning_of(self, which: int, at: int) -> Meaning | None:
         """What the bytes in scratch[at:], of a row of the kernel's, mean if they are known, too."""
-        fast = self._recall(self._ready[which], self._loop.scratch, at + SIZE_BYTES)
-        return fast.straight if fast is not None and self._may_append(fast) else None
+        connection = self._ready[which]
+        before = connection.fast_produce
+        fast = self._recall(connection, self._loop.scratch, at + SIZE_BYTES)
+        if fast is None or not self._may_append(fast):
+            return None
+        if before is not None:
+            self._known.append(before)
+        return fast.straight
+
+    def _let_wait(self, waiting: list[Waiting], now: float) -> None:
+        """Have the acks of these batches wait for the replicas."""
+        gateway, broker, guests = self._gateway, self._broker, self._guests
+        acks = []
+        for which, correlation_id, meaning, partition, base_offset, end_offset in waiting:
+            connection = self._ready[which]
+            fast = connection.fast_produce
+            if fast is None or fast.straight is not meaning:
+                fast = next(each for each in self._known if each.straight is meaning)
+            connection.last_active = now
+            request = ProduceRequest(connection, PRODUCE, fast.version, correlation_id)
+            request.fast = fast
+            request.peer = fast.peer
+            request.acks = fast.acks
+            gateway.token = request.token = token = gateway.token + 1
+            gateway.pending[token] = request
+            connection.inflight.append(request)
+            guests.mark(connection)
+            acks.append((token, partition, base_offset, end_offset, fast.timeout_ms))
+        broker.acks.let_wait(self._answers, acks)
 
     def _read_usually(self, connection: Connection, at: int, end: int) -> None:
         """Something else has come of it, or nothing could be read."""
@@ -215,6 +274,14 @@ class StraightWay:
             and not broker.appender.is_disk_low
             and not gateway.loop.memory.is_short
         )
+
+
+def waits_for_replicas(connection: Connection) -> bool:
+    """Whether the last of what is under way is a batch that is stored, so that what comes next may
+    be, too."""
+    inflight = connection.inflight
+    last = inflight[-1]
+    return last.api_key == PRODUCE and last.token > 0 and len(inflight) < INFLIGHT_MAX
 
 
 class StraightOffsets:

@@ -86,6 +86,7 @@ class StraightAppends:
             request.fast = fast
             request.peer = fast.peer
             request.acks = fast.acks
+            request.token = token
             gateway.pending[token] = request
             connection.inflight.append(request)
             return True

@@ -313,12 +313,17 @@ def serve_ready(
     recall: Callable[[int, int], Meaning | None],
     answer_offsets: Callable[[int, int, bytes], bytes | None],
     watched: Mapping[Hashable, object],
+    may_answer: bool,
     /,
-) -> tuple[int, int, int, int, int, int, int, int, int, list[tuple[int, bytes]], list[int]]:
+) -> tuple[
+    int, int, int, int, int, int, int, int, int, list[tuple[int, bytes]], list[int],
+    list[tuple[int, int, Meaning, object, int, int]],
+]:  # fmt: skip
     """Read sockets into `buffer`, and answer what is read, from row `first` on up to the first of
     which something else came: (which row that is, how much there is of it, where in `buffer` that
     begins, batches, their bytes, commits, fetches, bytes received, bytes sent, [(row, bytes that
-    its socket did not take)], rows with large batches).
+    its socket did not take)], rows with large batches, [(row, correlation id, meaning, partition,
+    base offset, end offset)] of the batches whose acks wait for the replicas).
 
     Answered are Produce frames of known bytes whose batches `append_plain` would append, and
     requests for offsets. rows: (descriptor, meaning, marks, which) each: marks[which], an int64, is
@@ -328,8 +333,9 @@ def serve_ready(
     something else. Without a meaning it asks for offsets: `answer_offsets(api key, version, body)`
     gives the body of the answer, or None where that is something else; versions are those with
     tags. watched: the keys of partitions for whose records somebody waits: small batches of these
-    are something else. As many as there are rows: all were served. -1 of it: there was nothing to
-    be read, or it has ended or is broken.
+    are something else. may_answer: False: these rows have acks that wait, and nothing is served but
+    batches whose acks do, too. As many as there are rows: all were served. -1 of it: there was
+    nothing to be read, or it has ended or is broken.
     """
 
 def append_rows(

@@ -79,7 +79,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define BUILD 15 /* and in __init__.py: up whenever a signature or a layout changes */
+#define BUILD 16 /* and in __init__.py: up whenever a signature or a layout changes */
 
 /* A record batch (magic 2), and how an APPEND_MANY and its answer name one. */
 enum {
@@ -251,16 +251,18 @@ struct place {
     int64_t last_offset; /* where the last batch begins */
 };
 
-/* A batch that may be plain; where it is appended, the last two are set. */
+/* A batch that may be plain; where it is appended, the last three are set. */
 struct plain {
     const uint8_t *key, *batch;
     int64_t size, now_ms;
     int flags, acks;
     PyObject *watched; /* the keys for whose small batches somebody waits: these are not plain */
+    int may_answer, may_wait; /* whether its ack may be given at once, and may wait for replicas */
+    int waits;
     int64_t base_offset, start_offset;
 };
-/* Append it where nothing of it is to be looked at closer, and its ack waits for nobody: 1; 0:
- * nothing was done; -1 with an exception. After these two the place has to be left. */
+/* Append it where nothing of it is to be looked at closer, and its ack may go out as it has to: 1;
+ * 0: nothing was done; -1 with an exception. After these two the place has to be left. */
 int plain_append(struct place *at, struct plain *what, PyObject *partitions, PyObject *appended);
 /* Leave with what was appended, whatever went wrong meanwhile: that is what is told. Nothing of it
  * may be answered before. -1 with an exception. */

@@ -434,9 +434,11 @@ nobody_waits(struct place *at, PyObject *watched) {
 int
 plain_append(struct place *at, struct plain *what, PyObject *partitions, PyObject *appended) {
     int so = go_to(at, partitions, appended, what->key);
-    if (so > 0 && at->is_replicated && what->acks == ACKS_ALL)
+    what->waits = at->is_replicated && what->acks == ACKS_ALL;
+    if (so > 0 && !(what->waits ? what->may_wait : what->may_answer))
         so = 0;
-    if (so > 0 && what->size < TOLD_LATER_MIN)
+    /* Of what waits for the replicas, no consumer is told yet. */
+    if (so > 0 && !what->waits && what->size < TOLD_LATER_MIN)
         so = nobody_waits(at, what->watched);
     if (so > 0)
         so = take(at, partitions, appended, what->key, what->batch, what->size, what->now_ms,

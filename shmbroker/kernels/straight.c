@@ -6,7 +6,8 @@
  *
  * Of many sockets, some are read and their batches appended before the first answer is sent: what
  * an append means is looked up, and said, once for all of them. Requests for offsets are answered
- * by a function of the caller, which is asked about their bytes.
+ * by a function of the caller, which is asked about their bytes. Batches whose acks wait for the
+ * replicas are told to the caller, who answers them.
  *
  * A Produce, whose dotted parts move from one request to the next (`gateway/produce_known.py`):
  *
@@ -27,7 +28,8 @@ enum {
     SIZE_BYTES = 4, FIRST_BYTES = 4, PREFIX_AT = 12, END_BYTES = 3, ANSWER_MAX = 1024,
     OFFSETS_ANSWER_MAX = 4096 + 16, ANSWERS_BYTES = 32 << 10,
     OFFSET_COMMIT = 8, OFFSET_FETCH = 9, OFFSETS_FROM = 8, CLIENT_ID_AT = 12,
-    AT_ONCE = 8 /* so many sockets are read before the first answer is sent */
+    AT_ONCE = 8, /* so many sockets are read before the first answer is sent */
+    WAITING_MAX = 128 /* so many batches of one row wait for the replicas, of what one call reads */
 };
 
 /* Where APPEND_CONSTANT has them (`ipc/operation_layout.py`). */
@@ -129,19 +131,45 @@ put_answer(const struct meaning *of, const uint8_t *frame, const struct plain *w
 /* What is served in one call. */
 struct serving {
     struct place place;
-    PyObject *partitions, *appended, *watched, *answer_offsets;
+    PyObject *partitions, *appended, *watched, *answer_offsets, *waiting;
+    int may_answer;
     int64_t now_ms, batches, bytes, large, commits, fetches;
     uint8_t *out; /* of ANSWERS_BYTES */
     Py_ssize_t filled;
 };
 
-/* Answer the frames in data[*at:end], as long as they are what is served here and there is room for
+/* A row of `serve_ready`, and its answers that are to be sent: out[from : from + size]. */
+struct row {
+    Py_ssize_t number, from, size;
+    ssize_t sent;
+    PyObject *known; /* what its bytes mean */
+    int fd, is_over; /* is_over: all that was read of it is served */
+    int waiting;     /* its batches whose acks wait for the replicas */
+    int64_t *mark;
+};
+
+/* Tell the caller of the last batch, whose ack waits. */
+static int
+put_waiting(struct serving *all, struct row *row, const uint8_t *frame) {
+    const struct place *at = &all->place;
+    PyObject *one = Py_BuildValue("(niOOLL)", row->number,
+                                  (int)(int32_t)load_be32(frame + SIZE_BYTES + FIRST_BYTES),
+                                  row->known, at->partition, (long long)at->last_offset,
+                                  (long long)at->end_offset);
+    const int failed = one == NULL ? -1 : PyList_Append(all->waiting, one);
+    Py_XDECREF(one);
+    row->waiting++;
+    return failed;
+}
+
+/* Serve the frames in data[*at:end], as long as they are what is served here and there is room for
  * the answers. 1: the next one is of other bytes, or not whole; -1 with an exception. */
 static int
-serve(struct serving *all, const struct meaning *meaning, const uint8_t *data, Py_ssize_t *at,
-      Py_ssize_t end) {
-    struct plain what = {
-        .now_ms = all->now_ms, .key = meaning->constant.at + C_KEY, .watched = all->watched};
+serve(struct serving *all, struct row *row, const struct meaning *meaning, const uint8_t *data,
+      Py_ssize_t *at, Py_ssize_t end) {
+    struct plain what = {.now_ms = all->now_ms,
+                         .key = meaning->constant.at + C_KEY,
+                         .watched = all->watched};
     int16_t acks;
     uint16_t flags;
     memcpy(&acks, meaning->constant.at + C_ACKS, 2);
@@ -154,12 +182,17 @@ serve(struct serving *all, const struct meaning *meaning, const uint8_t *data, P
         what.batch = find_batch(meaning, frame, end - *at, &what.size, &frame_end);
         if (what.batch == NULL)
             return 1;
+        what.may_answer = all->may_answer && !row->waiting; /* acks go out in order */
+        what.may_wait = row->waiting < WAITING_MAX;
         const int so = plain_append(&all->place, &what, all->partitions, all->appended);
         if (so < 0)
             return -1;
         if (so == 0)
             break;
-        all->filled += put_answer(meaning, frame, &what, all->out + all->filled);
+        if (!what.waits)
+            all->filled += put_answer(meaning, frame, &what, all->out + all->filled);
+        else if (put_waiting(all, row, frame) < 0)
+            return -1;
         *at += frame_end;
         all->batches += 1;
         all->bytes += what.size;
@@ -227,14 +260,6 @@ serve_offsets(struct serving *all, const uint8_t *data, Py_ssize_t *at, Py_ssize
     }
     return 0;
 }
-
-/* A row of `serve_ready`, and its answers that are to be sent: out[from : from + size]. */
-struct row {
-    Py_ssize_t number, from, size;
-    ssize_t sent;
-    int fd, is_over; /* is_over: all that was read of it is answered */
-    int64_t *mark;
-};
 
 /* All of the rows of one call. */
 struct ready {
@@ -317,6 +342,7 @@ add_waiting(struct ready *ready, const struct row *row) {
     if (last != NULL && last->number == row->number) {
         last->size += row->size;
         last->is_over = row->is_over;
+        last->waiting = row->waiting;
     } else {
         ready->waiting[ready->count++] = *row;
     }
@@ -337,7 +363,7 @@ send_waiting(struct ready *ready) {
                                  MSG_DONTWAIT | MSG_NOSIGNAL);
             if (row->sent < 0)
                 row->sent = 0; /* the caller tries again, and meets what is wrong */
-            if (row->is_over && row->sent == row->size)
+            if (row->is_over && !row->waiting && row->sent == row->size)
                 __atomic_store_n(row->mark, 0, __ATOMIC_RELEASE);
         }
         Py_END_ALLOW_THREADS
@@ -408,7 +434,8 @@ serve_rows(struct ready *ready, Py_ssize_t number, const Py_buffer *buffer, Py_s
             const Py_ssize_t before = *at;
             const int64_t large = all->large;
             row.from = all->filled;
-            const int so = is_produce ? serve(all, &ready->meaning, buffer->buf, at, *end)
+            row.known = ready->known;
+            const int so = is_produce ? serve(all, &row, &ready->meaning, buffer->buf, at, *end)
                                       : serve_offsets(all, buffer->buf, at, *end);
             row.size = all->filled - row.from;
             row.is_over = *at == *end;
@@ -446,8 +473,8 @@ serve_rows(struct ready *ready, Py_ssize_t number, const Py_buffer *buffer, Py_s
 
 PyObject *
 py_serve_ready(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    if (count != 10 || !PyDict_Check(args[9])) {
-        PyErr_SetString(PyExc_TypeError, "serve_ready takes 10 arguments, a dict the last");
+    if (count != 11 || !PyDict_Check(args[9])) {
+        PyErr_SetString(PyExc_TypeError, "serve_ready takes 11 arguments, a dict the tenth");
         return NULL;
     }
     uint8_t out[ANSWERS_BYTES];
@@ -461,6 +488,7 @@ py_serve_ready(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     ready.recall = args[7];
     all->answer_offsets = args[8];
     all->watched = args[9];
+    all->may_answer = PyObject_IsTrue(args[10]);
     Py_buffer buffer;
     if (PyErr_Occurred())
         return NULL;
@@ -478,15 +506,17 @@ py_serve_ready(PyObject *self, PyObject *const *args, Py_ssize_t count) {
         return NULL;
     }
     ready.large = PyList_New(0);
-    if ((ready.unsent = PyList_New(0)) != NULL && ready.large != NULL)
+    all->waiting = PyList_New(0);
+    if ((ready.unsent = PyList_New(0)) != NULL && ready.large != NULL && all->waiting != NULL)
         next = serve_rows(&ready, first, &buffer, &at, &end);
     if (plain_leave(&all->place, all->appended) == 0 && next >= 0)
-        answer = Py_BuildValue("(nnnLLLLLLOO)", next, end, at, (long long)all->batches,
+        answer = Py_BuildValue("(nnnLLLLLLOOO)", next, end, at, (long long)all->batches,
                                (long long)all->bytes, (long long)all->commits,
                                (long long)all->fetches, (long long)ready.received,
-                               (long long)ready.sent, ready.unsent, ready.large);
+                               (long long)ready.sent, ready.unsent, ready.large, all->waiting);
     Py_XDECREF(ready.unsent);
     Py_XDECREF(ready.large);
+    Py_XDECREF(all->waiting);
     Py_XDECREF(ready.recalled);
     if (ready.marks != NULL)
         PyBuffer_Release(&ready.of_marks);

@@ -23,6 +23,7 @@ from shmbroker.gateway.guests import Guests
 from shmbroker.gateway.ports import Brokers, Siblings
 from shmbroker.guests import straight
 from shmbroker.guests.brokers_image import BrokersImage
+from shmbroker.guests.gateway_here import GatewayHere
 from shmbroker.guests.straight_appends import StraightAppends
 from shmbroker.guests.straight_reads import StraightReads
 from shmbroker.ipc.awake import Awake
@@ -107,10 +108,11 @@ class OwnRings:
             passage.drain()
         asked, answered = (_ring(size) for size in (RING_BYTES, RESULT_RING_BYTES))
         doorbell = shared.doorbells[slot.index]
-        self.of_broker = Peer(
+        self.of_broker = GatewayHere(
             slot.index, NETWORK_WORKER, 0, RingWriter(*answered), RingReader(*asked), doorbell
         )
         """The gateway, as the broker reaches it. It has the broker's own slot."""
+        self.of_broker.results = None
         self.of_gateway = Peer(
             BROKER, slot.role, slot.number, RingWriter(*asked), RingReader(*answered), doorbell
         )
@@ -220,9 +222,10 @@ class GuestGateway:
         broker.attach_gateway(image.on_followed, self.guests.on_lender_lost)
         gateway.lending = self.guests
         gateway.loop.acceptor.listeners.clear()  # it accepts nobody
-        self._straight = straight.StraightWay(gateway, broker, self.guests)
+        self._straight = straight.StraightWay(gateway, broker, self.guests, rings.of_broker)
         gateway.produce.append_here = StraightAppends(gateway, broker, self.guests, rings.of_broker)
         gateway.fetch.read_here = self._reads = StraightReads(gateway, broker, rings.of_broker)
+        rings.of_broker.results = gateway.results
         self._left_out = 0
         """Turns in a row whose second half had nothing to do."""
         for key in broker.executor.shortcuts:
@@ -236,17 +239,19 @@ class GuestGateway:
         up at once, so that the second half has nothing to do."""
         straight, reads = self._straight, self._reads
         before = straight.served + reads.served
-        others = straight.take(events)
+        others = straight.take(events) if events else events
         self.gateway.read(others)
         if straight.served + reads.served - before < len(events) or self.guests.has_work:
             return True
         self._left_out = (self._left_out + 1) % LEFT_OUT_MAX
         return not self._left_out
 
-    def look_before_sleep(self, has_served: bool) -> list[tuple[int, int]] | None:
+    def look_before_sleep(
+        self, has_served: bool, waits: bool = False
+    ) -> list[tuple[int, int]] | None:
         """What came from sockets while this stayed awake for it; None where it is time to sleep.
-        has_served: something was asked for in this turn."""
-        came = self.awake.look(False, has_served)
+        has_served: something was asked for in this turn. waits: acks wait for replicas."""
+        came = self.awake.look(waits, has_served)
         if came == NOTHING:
             return None
         return self.awake.core.events if came == EVENTS else []

@@ -93,13 +93,16 @@ class TurnsWithGuests:
                     continue
             # C.
             limit = turned_at + APPENDED_WAITS_S if broker.acks.appended else broker_due
+            rest: float | None = None
             if has_served and now < limit and not has_work(broker) and broker.may_wait():
                 rest = rest_until(broker, min(broker_due, limit))
             else:
-                broker.may_look = not has_some
-                rest = broker.turn()
-                turned_at = now
-                broker_due = now + rest
+                turned_at = broker_due = now
+                if not has_some:
+                    rest = broker.turn()
+                    broker_due = now + rest
+                elif broker.run_once():
+                    rest = 0.0
             # D.
             if has_some:
                 if (
@@ -110,11 +113,18 @@ class TurnsWithGuests:
                     or now >= due
                 ):
                     due = now + gateway.answer()
-                    if rest and host.has_entries():
+                    if rest != 0.0 and host.has_entries():
                         rest = 0.0  # a request that was held went on the ring
-                rest = min(rest, max(0.0, due - now))
+                waits = bool(broker.acks.delayed.partitions)
+                if rest is None and not waits:
+                    rest = broker.rest()  # after the answers, as nobody waits for it
+                    broker_due = now + rest
             # E.
-            came = beside.look_before_sleep(has_served) if has_some and rest else None
+            came = None
+            if has_some and rest != 0.0:
+                came = beside.look_before_sleep(has_served, waits)
+                if came is None:
+                    rest = min(broker.rest() if rest is None else rest, max(0.0, due - now))
             if came is not None:
                 events = came
             elif rest:
@@ -122,10 +132,10 @@ class TurnsWithGuests:
             else:
                 events = host.epoll.poll(0) if has_some else []
             # F.
-            if host.shared_core is not None and (came is not None or not rest):
+            if host.shared_core is not None and (came is not None or rest == 0.0):
                 host.shared_core.stays_up()
             now = monotonic()
-            if not rest:
+            if rest == 0.0:
                 guests.stays_up(now)
             elif has_some:
                 guests.rested(now)

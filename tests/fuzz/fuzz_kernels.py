@@ -407,7 +407,7 @@ class Fuzz:
             self.native.serve_ready(
                 [(ours.fileno(), seldom(meaning, ()), marks, 0)], 0, buffer, filled, partitions,
                 set(), 0, lambda *_asked: None, lambda *_asked: None,
-                seldom({}, dict.fromkeys(keys)),
+                seldom({}, dict.fromkeys(keys)), seldom(True, False),
             )  # fmt: skip
 
     def ready(self) -> None:
@@ -438,7 +438,7 @@ class Fuzz:
             self.native.serve_ready(
                 rows, seldom(0, 1, 17), bytearray(seldom(1 << 16, 64, 1)), seldom(0, 3, -1),
                 {key: self.partition()}, set(), 0, lambda *_asked: rng.choice(meanings),
-                lambda *_asked: rng.choice(answers), seldom({}, {key: None}),
+                lambda *_asked: rng.choice(answers), seldom({}, {key: None}), seldom(True, False),
             )  # fmt: skip
 
     def look(self) -> None:

@@ -27,6 +27,7 @@ from tests.property.test_plain_appends import (
     LARGE_RING_BYTES,
     LARGE_SIZES,
     NOW_MS,
+    REPLICATED,
     SIZES,
     TOPICS,
     Leader,
@@ -52,6 +53,9 @@ IS_CUT = st.integers(0, 7)
 LARGE_MAX = 3
 """Large frames of one read: all of it has to be in the socket before."""
 GOOD = encode_batch([(NOW_MS, None, b"v", ())])
+TIMEOUT_MS = 1000
+WAITING_MAX = 128
+"""As `kernels/straight.c` has it."""
 
 
 class Both:
@@ -59,6 +63,8 @@ class Both:
 
     def __init__(self, root: Path, number: int, version: int, acks: int) -> None:
         self.version, self.acks = version, acks
+        self.waiting: list[tuple[int, int, Any, Any, int, int]] = []
+        """Batches that the kernel has stored, whose acks wait, as `serve_ready` gives them."""
         self.family = GatewayFamily(ring_size=LARGE_RING_BYTES)
         self.image = self.family.gateway.image.topics_by_name[TOPIC]
         self.usual, self.straight = (Leader(root / name) for name in ("usual", "straight"))
@@ -86,7 +92,7 @@ class Both:
             topic["topic_id"] = self.image.topic_id
         else:
             topic["name"] = TOPIC
-        body = {"acks": self.acks, "timeout_ms": 1000, "topic_data": [topic]}
+        body = {"acks": self.acks, "timeout_ms": TIMEOUT_MS, "topic_data": [topic]}
         encoded = codec.encode("ProduceRequest", self.version, body)
         return request_frame(PRODUCE, self.version, CORRELATION_ID, client, encoded)
 
@@ -137,6 +143,7 @@ class Both:
         filled: int = 0,
         marks: memoryview | None = None,
         watched: dict[Any, Any] | None = None,
+        may_answer: bool = True,
     ) -> tuple[Any, ...]:
         """What the kernel says: which is read usually, how much of it, and what of that is taken;
         then the counts."""
@@ -154,10 +161,27 @@ class Both:
             lambda _which, at: self.recall(buffer, at),
             nothing,
             watched or {},
+            may_answer,
         )
+        self.waiting += found[11]
         side.appender.batches_in += found[3]
         side.appender.bytes_in += found[4]
         return found
+
+    def settle(
+        self, asked: list[tuple[int, bytes]], answer: bytes, client: socket.socket, which: int
+    ) -> None:
+        """The kernel has taken what was `asked` on the usual way, and answered alike."""
+        if answer:
+            assert client.recv(len(answer)) == answer
+            return
+        side, [(_, payload)] = self.straight, asked
+        row, correlation_id, meaning, partition, base_offset, end_offset = self.waiting.pop(0)
+        assert (row, correlation_id) == (which, CORRELATION_ID)
+        assert meaning in self.meanings.values()
+        token = TOKEN.unpack_from(payload)[0]
+        waiting = [(token, partition, base_offset, end_offset, TIMEOUT_MS)]
+        side.appender.acks.let_wait(side.far.peer, waiting)
 
     def append_usually(self, asked: list[tuple[int, bytes]]) -> None:
         """What the usual way asked for, on the side that goes the straight one."""
@@ -213,15 +237,14 @@ def test_the_straight_way_leads_where_the_usual_one_does(root: Path, data: st.Da
         else:
             assert end == whole and buffer[:end] == sent[:whole]
         begin = 0
-        for which, frame in enumerate(frames):
+        for frame in frames:
             if whole < begin + len(frame):
                 assert at <= begin
                 break
             asked, answer = both.ask_usual(frame)
             begin += len(frame)
             if at >= begin:
-                received = both.client.recv(len(answer))
-                assert received == answer and answer, which
+                both.settle(asked, answer, both.client, 0)
                 continue
             # Not on the straight way: there it is as it was, and goes the usual one.
             both.append_usually(asked)
@@ -270,7 +293,8 @@ def test_many_sockets_lead_where_the_usual_way_does(root: Path, data: st.DataObj
             for which in range(first, min(reached + 1, len(pairs))):
                 frames, sent = asked[which], b"".join(asked[which]) + cuts[which]
                 is_whole = which < reached
-                assert marks[which] == (not is_whole)
+                waits = any(row[0] == which for row in both.waiting)
+                assert marks[which] == (not is_whole or waits)
                 taken = len(sent) if is_whole else at
                 assert not is_whole or (frames and not cuts[which])
                 if not is_whole:
@@ -280,7 +304,7 @@ def test_many_sockets_lead_where_the_usual_way_does(root: Path, data: st.DataObj
                     on_its_way, answer = both.ask_usual(frame)
                     done += len(frame)
                     if done <= taken:
-                        assert pairs[which][1].recv(len(answer)) == answer and answer
+                        both.settle(on_its_way, answer, pairs[which][1], which)
                     else:
                         both.append_usually(on_its_way)
             first = reached + 1
@@ -301,7 +325,7 @@ def test_offsets_are_answered_as_the_caller_says() -> None:
     with ours, client:
         client.settimeout(10)
         buffer, marks = bytearray(1 << 18), marks_of(3)
-        rest = (0, {}, set(), NOW_MS, nothing, answer, {})
+        rest = (0, {}, set(), NOW_MS, nothing, answer, {}, True)
 
         def ask(frames: bytes) -> tuple[int, ...]:
             client.sendall(frames)
@@ -413,7 +437,7 @@ def test_a_large_frame_is_read_to_its_end_and_written(root: Path) -> None:
             for part in parts:
                 client.send(part)
             buffer = bytearray(1 << 18)
-            reached, end, at, count, size, *_, large_rows = both.serve([ours], buffer)
+            reached, end, at, count, size, *_, large_rows, _ = both.serve([ours], buffer)
             left = len(both.frame(GOOD))
             assert (reached, end, at) == (0, len(frames) - 30, len(frames) - left)
             assert (count, size, large_rows) == (2, len(GOOD) + len(large), [0])
@@ -437,6 +461,49 @@ def test_small_batches_that_somebody_waits_for_go_the_usual_way(
         both.client.sendall(frame)
         found = both.serve([both.ours], bytearray(1 << 16), watched={side.opened[0].key: None})
         assert found[3] == is_taken
+        both.close()
+
+
+@pytest.mark.parametrize("may_answer", [True, False])
+def test_acks_that_wait_for_replicas_are_told(root: Path, may_answer: bool) -> None:
+    with tempfile.TemporaryDirectory(dir=root) as made:
+        both = Both(Path(made), REPLICATED, 9, -1)
+        partition = both.straight.opened[REPLICATED]
+        partition.log.append(memoryview(GOOD), 0, NOW_MS, 0, NOW_MS)
+        frame, marks = both.frame(GOOD), marks_of(1)
+        both.client.sendall(frame * 3)
+        found = both.serve([both.ours], bytearray(1 << 16), marks=marks, may_answer=may_answer)
+        assert found[:4] == (1, 0, 0, 3) and marks[0] == 1
+        assert [(row[3], *row[4:]) for row in both.waiting] == [
+            (partition, offset, offset + 1) for offset in (1, 2, 3)
+        ]
+        assert partition.high_watermark == 0
+        both.client.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            both.client.recv(1)
+        both.close()
+
+
+def test_only_so_many_acks_of_one_client_begin_to_wait(root: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=root) as made:
+        both = Both(Path(made), REPLICATED, 9, -1)
+        both.straight.opened[REPLICATED].log.append(memoryview(GOOD), 0, NOW_MS, 0, NOW_MS)
+        frame = both.frame(GOOD)
+        both.client.sendall(frame * (WAITING_MAX + 9))
+        found = both.serve([both.ours], bytearray(1 << 16))
+        assert found[0] == 0 and found[2] == WAITING_MAX * len(frame)
+        assert len(both.waiting) == WAITING_MAX
+        both.close()
+
+
+def test_nobody_is_answered_before_acks_that_wait(root: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=root) as made:
+        both = Both(Path(made), 0, 9, -1)
+        both.straight.opened[0].log.append(memoryview(GOOD), 0, NOW_MS, 0, NOW_MS)
+        frame = both.frame(GOOD)
+        both.client.sendall(frame)
+        found = both.serve([both.ours], bytearray(1 << 16), may_answer=False)
+        assert found[:4] == (0, len(frame), 0, 0)
         both.close()
 
 

@@ -240,21 +240,15 @@ class FollowerReads:
     @property
     def next_ms(self) -> int | None:
         """When `answer_all` has something to do though nothing happens."""
-        due = [
-            session.behind_since_ms + HIGH_WATERMARK_DELAY_MS
-            for session in self.sessions.values()
-            if session.behind_since_ms and session.token
-        ]
-        if self.held:
-            due.append(self.held_until_ms)
-        steady_ms = self.steady_ms()
-        if any(
-            session.ready
-            and not session.token
-            and steady_ms < session.answered_ms + LOOK_AGAIN_MS_MAX
-            for session in self.sessions.values()
-        ):
-            due.append(steady_ms + LOOK_AGAIN_MS)
+        due = [self.held_until_ms] if self.held else []
+        for session in self.sessions.values():
+            if session.token:
+                if session.behind_since_ms:
+                    due.append(session.behind_since_ms + HIGH_WATERMARK_DELAY_MS)
+            elif session.ready:
+                steady_ms = self.steady_ms()
+                if steady_ms < session.answered_ms + LOOK_AGAIN_MS_MAX:
+                    due.append(steady_ms + LOOK_AGAIN_MS)
         return min(due, default=None)
 
     def answer_all(self) -> None:

@@ -5,12 +5,15 @@ import socket
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
+from unittest.mock import Mock
 
 import pytest
 
-from shmbroker.guests.straight import FILLED_MAX, StraightWay
+from shmbroker.guests import straight
+from shmbroker.guests.straight import FILLED_MAX, INFLIGHT_MAX, StraightWay
 from shmbroker.kernels import native
-from shmbroker.wire.api_keys import OFFSET_FETCH
+from shmbroker.wire.api_keys import FETCH, OFFSET_FETCH, PRODUCE
 from shmbroker.wire.frame import request_frame, response_frame
 
 pytestmark = pytest.mark.skipif(native is None, reason="without the compiled kernels")
@@ -75,7 +78,7 @@ def test_who_is_read(more: dict[str, Any], is_read: bool) -> None:
         marks = memoryview(bytearray(8)).cast("q")
         guests: Any = SimpleNamespace(row_of=lambda *_of: (ours.fileno(), None, marks, 0))
         client.sendall(frame[filled:] or b"x")
-        way = StraightWay(gateway, broker, guests)
+        way = StraightWay(gateway, broker, guests, Mock())
         events = [(ours.fileno(), select.EPOLLIN)]
         assert way.take(events) == ([] if is_read else events)
         assert way.served == is_read and marks[0] == 0
@@ -86,3 +89,97 @@ def test_who_is_read(more: dict[str, Any], is_read: bool) -> None:
             answer = response_frame(OFFSET_FETCH, VERSION, 1, b"answer")
             assert client.recv(len(answer) + 1) == answer
             assert not connection.filled and given == [connection] * (filled > 0)
+
+
+class Asked:
+    """A connection of which `inflight` is under way, whose next frame is one of known bytes."""
+
+    def __init__(self, ours: socket.socket, inflight: list[Any]) -> None:
+        marks = memoryview(bytearray(8)).cast("q")
+        self.fast = SimpleNamespace(version=9, peer="the broker", acks=-1, timeout_ms=500)
+        self.fast.straight = ("what the bytes mean",)
+        self.connection: Any = SimpleNamespace(
+            is_held=False, inflight=deque(inflight), out=deque(), filled=0, throttle=None,
+            last_active=0.0, unanswered=0, fast_produce=self.fast, large_bytes=0,
+            straight_row=(ours.fileno(), self.fast.straight, marks, 0), asked_offsets_at=0.0,
+        )  # fmt: skip
+        image = SimpleNamespace(offset=0)
+        self.gateway: Any = SimpleNamespace(
+            loop=SimpleNamespace(
+                traffic=SimpleNamespace(
+                    monotonic=lambda: 5.0, received_bytes=0, sent_bytes=0, answered=[]
+                ),
+                memory=SimpleNamespace(is_short=False),
+                connections={ours.fileno(): self.connection},
+                scratch=bytearray(1 << 10),
+            ),
+            produce=SimpleNamespace(known=SimpleNamespace(recall=None)),
+            image=image,
+            words=[0] * 64,
+            token=40,
+            pending={},
+        )
+        self.waits: list[Any] = []
+        self.marked: list[Any] = []
+        broker: Any = SimpleNamespace(
+            image=image,
+            partitions={},
+            appender=SimpleNamespace(appended=set(), batches_in=0, bytes_in=0),
+            acks=SimpleNamespace(let_wait=lambda *these: self.waits.append(these)),
+            executor=SimpleNamespace(known=None),
+            purgatory=SimpleNamespace(watched={}),
+            look_at_clocks=lambda: None,
+            now_ms=lambda: 0,
+        )
+        self.fast.image = image
+        broker.appender.is_disk_low = False
+        guests: Any = SimpleNamespace(mark=self.marked.append)
+        self.way = StraightWay(self.gateway, broker, guests, "the gateway")  # type: ignore[arg-type]
+        self.calls: list[bool] = []
+
+    def take(self, ours: socket.socket, waiting: list[Any]) -> list[tuple[int, int]]:
+        """waiting: what the kernel says of acks that wait."""
+
+        def served(*args: Any) -> tuple[Any, ...]:
+            self.calls.append(args[-1])
+            return 1, 0, 0, len(waiting), 100, 0, 0, 200, 0, [], [], waiting
+
+        with mock.patch.object(straight, "serve_ready", served):
+            return self.way.take([(ours.fileno(), select.EPOLLIN)])
+
+
+def test_acks_that_wait_are_of_requests_under_way() -> None:
+    ours, client = socket.socketpair()
+    with ours, client:
+        asked = Asked(ours, [])
+        meaning = asked.fast.straight
+        assert not asked.take(ours, [(0, 7, meaning, "p", 3, 4), (0, 8, meaning, "p", 4, 6)])
+        assert asked.waits == [("the gateway", [(41, "p", 3, 4, 500), (42, "p", 4, 6, 500)])]
+        requests = list(asked.connection.inflight)
+        assert list(asked.gateway.pending.items()) == [(41, requests[0]), (42, requests[1])]
+        assert [each.correlation_id for each in requests] == [7, 8]
+        assert {each.received for each in requests} == {5.0}
+        assert asked.marked == [asked.connection] * 2 and asked.calls == [True]
+        # What comes behind them may be stored, but not answered before them.
+        assert not asked.take(ours, [(0, 9, meaning, "p", 6, 7)])
+        assert asked.calls == [True, False] and len(asked.connection.inflight) == 3
+
+
+@pytest.mark.parametrize(
+    ("api_key", "token", "count", "is_read"),
+    [
+        (PRODUCE, 5, 1, True),
+        (PRODUCE, 0, 1, False),
+        (FETCH, 5, 1, False),
+        (PRODUCE, 5, INFLIGHT_MAX, False),
+    ],
+)
+def test_nothing_overtakes_what_is_under_way(
+    api_key: int, token: int, count: int, is_read: bool
+) -> None:
+    """A Produce with a token is stored already; one without lies on the ring yet."""
+    ours, client = socket.socketpair()
+    with ours, client:
+        asked = Asked(ours, [SimpleNamespace(api_key=api_key, token=token)] * count)
+        assert asked.take(ours, []) == ([] if is_read else [(ours.fileno(), select.EPOLLIN)])
+        assert asked.calls == [False] * is_read

@@ -42,14 +42,20 @@ class Turns:
             gateway=gateway,
             guests=guests,
             read=self._read,
-            look_before_sleep=lambda _has_served: None,
+            look_before_sleep=self._look,
         )
         self.events = [(5, 1)] if of_broker else []
         of_broker = {"appended": {}, "has_work": False, "may_wait": True} | of_broker
+        self.looked: list[bool] = []
+        """For each look whether it was for what acks wait for."""
         broker: Any = SimpleNamespace(
             turn=self._turn,
-            may_look=True,
-            acks=SimpleNamespace(appended=of_broker["appended"]),
+            run_once=self._run_once,
+            rest=self._rest,
+            acks=SimpleNamespace(
+                appended=of_broker["appended"],
+                delayed=SimpleNamespace(partitions=of_broker.get("delayed", {})),
+            ),
             may_wait=lambda: of_broker["may_wait"],
             steady_ms=lambda: 0,
             purgatory=SimpleNamespace(next_deadline=lambda: None),
@@ -66,10 +72,20 @@ class Turns:
         self.taken.append("gateway")
         return False
 
+    def _look(self, _has_served: bool, waits: bool = False) -> None:
+        self.looked.append(waits)
+
     def _turn(self) -> float:
+        self._run_once()
+        return 1e12
+
+    def _run_once(self) -> bool:
         self.taken.append("broker")
         if self.times and self.finishes:
             self.gateway.touched.add("one")
+        return False
+
+    def _rest(self) -> float:
         return 1e12
 
     def _answer(self) -> float:
@@ -128,3 +144,8 @@ def test_what_an_append_brings_about_does_not_wait_for_ever() -> None:
     with mock.patch.object(turns_with_guests, "APPENDED_WAITS_S", 0.0):
         taken = Turns(False, appended={"one": None}).taken
     assert taken == ["broker", "gateway", "broker", "answers", "gateway", "broker"]
+
+
+@pytest.mark.parametrize("delayed", [{}, {"one": None}])
+def test_it_stays_awake_for_what_acks_wait_for(delayed: dict[str, None]) -> None:
+    assert any(Turns(True, delayed=delayed).looked) is bool(delayed)
