@@ -120,11 +120,17 @@ def append(
     records: list[Record],
     now_ms: int,
     producer: tuple[int, int] | None = None,
+    *,
+    is_divisible: bool = False,
 ) -> int:
-    """Append as leader, in as few batches as the topic's limit allows; the error code to answer.
+    """Append as leader; the error code to answer.
 
-    producer: (producer id, epoch) of the transaction that the records are part of. An error after
-    some batches is possible: each record stands for itself.
+    producer: (producer id, epoch) of the transaction that the records are part of.
+    is_divisible: each record stands for itself, and they go in as few batches as the topic's limit
+    allows; an error may come after some of them, and so may a death. All others go in one batch:
+    half of a change is no state that the group was ever in. Where that is over the limit Kafka
+    refuses it, and such a group stands still; here the limit is one for each record, and the
+    segment's one for all.
     """
     if producer is not None:
         known = partition.producers.producers.get(producer[0])
@@ -134,12 +140,15 @@ def append(
         return append_one(partition, *records[0], now_ms)
     batch: list[Record] = []
     batch_bytes = 0
-    bytes_max = min(partition.message_bytes_max, partition.segment_bytes_max) - BATCH_ROOM
+    record_bytes_max = min(partition.message_bytes_max, partition.segment_bytes_max) - BATCH_ROOM
+    bytes_max = record_bytes_max if is_divisible else partition.segment_bytes_max - BATCH_ROOM
     for key, value in records:
         record_bytes = len(key) + len(value or b"") + 32
-        if record_bytes > bytes_max:
+        if record_bytes > record_bytes_max:
             return error_codes.UNKNOWN_SERVER_ERROR
         if batch_bytes + record_bytes > bytes_max:
+            if not is_divisible:
+                return error_codes.UNKNOWN_SERVER_ERROR
             if error := _append_batch(partition, batch, now_ms, producer):
                 return error
             batch, batch_bytes = [], 0

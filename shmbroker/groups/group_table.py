@@ -111,9 +111,13 @@ class GroupTable:
         shard: GroupShard,
         records: list[group_log.Record],
         producer: tuple[int, int] | None = None,
+        *,
+        is_divisible: bool = False,
     ) -> int:
-        """Write records, of a transaction if there is a producer (id, epoch); the error code."""
-        error = group_log.append(shard.partition, records, self.now_ms(), producer)
+        """Write records as `group_log.append` does; the error code."""
+        error = group_log.append(
+            shard.partition, records, self.now_ms(), producer, is_divisible=is_divisible
+        )
         self.on_appended(shard.partition)  # an error too may come after some batches
         return error
 

@@ -148,7 +148,7 @@ class OffsetCoordinator:
             records.append((key, group_log.offset_value(committed)))
             accepted.append((topic, index, committed))
         if records:
-            error = table.append(group.owner, records, producer)
+            error = table.append(group.owner, records, producer, is_divisible=True)
             if error:
                 return [each or error for each in errors]
             if is_new:

@@ -50,7 +50,8 @@ class Removal:
 
     def remove_offsets(self, shard: GroupShard, gone: list[tuple[str, str, int]]) -> int:
         """Remove committed offsets, each given as (group, topic, partition); the error code."""
-        error = self._table.append(shard, [group_log.offset_tombstone(*each) for each in gone])
+        records = [group_log.offset_tombstone(*each) for each in gone]
+        error = self._table.append(shard, records, is_divisible=True)
         if not error:
             for each in gone:
                 shard.store.remove(*each)
@@ -102,4 +103,4 @@ class Removal:
                 group_log.offset_tombstone(*each) for each in some if not shard.store.has(*each)
             ]
             if records:
-                self._table.append(shard, records)
+                self._table.append(shard, records, is_divisible=True)

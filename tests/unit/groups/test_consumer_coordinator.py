@@ -12,8 +12,11 @@ from shmbroker.groups import group_log
 from shmbroker.groups.classic.group import ClassicGroup
 from shmbroker.groups.consumer.group import ConsumerGroup
 from shmbroker.groups.consumer.records import encoded
+from shmbroker.log.truncation import truncate_to
 from shmbroker.metadata.changes import ConfigChanged, TopicCreated
 from shmbroker.metadata.image import GROUP_RESOURCE, MetadataImage, TopicImage
+from shmbroker.records.batch import iterate_batches
+from shmbroker.records.batch_layout import H_BASE_OFFSET
 from shmbroker.wire import codec, error_codes
 from tests.unit.groups.groups_at_work import Call
 from tests.unit.groups.test_group_coordinator import SUBSCRIBED_TO_T, Broker
@@ -417,6 +420,54 @@ def test_a_deleted_group_leaves_nothing(office: Office) -> None:
     office.restart()
     assert office.groups.groups == {}
     assert office.groups.consumers.describe("g")[0] == error_codes.GROUP_ID_NOT_FOUND
+
+
+def as_loaded(office: Office) -> Any:
+    """What somebody who has the group's log knows of it."""
+    office.restart()
+    group = office.groups.groups.get("g")
+    committed = office.committed()
+    if isinstance(group, ConsumerGroup):
+        return office.groups.consumers.describe("g"), committed
+    return group and (group.generation_id, set(group.members), committed)
+
+
+def test_wherever_its_log_ends_a_group_is_as_a_request_has_left_it(office: Office) -> None:
+    """However large a change is: after a death in the middle of it, none of it counts."""
+    office.partitions[0].message_bytes_max = group_log.BATCH_ROOM + 300
+    log = office.partitions[0].log
+    static, _ = classic_group(office)
+    left = {0: None, log.log_end_offset: as_loaded(office)}
+
+    def leave_behind() -> None:
+        left[log.log_end_offset] = as_loaded(office)
+
+    for number in range(4):
+        assert "error_code" not in office.enter(f"{number}")
+        leave_behind()
+    office.groups.classics.leave("g", [(static, None)])
+    leave_behind()
+    for number in range(4):
+        office.beat(f"{number}", -1)
+        leave_behind()
+    assert office.types() == ["classic"]
+    office.wait(20_000)
+    leave_behind()
+    assert office.groups.removal.delete("g") == 0
+    leave_behind()
+    data = log.active.read_bytes(0, log.active.size)
+    boundaries = [header[H_BASE_OFFSET] for _, header in iterate_batches(data)]
+    for boundary in reversed(boundaries):
+        truncate_to(log, boundary)
+        assert as_loaded(office) == left[boundary]
+
+
+def test_a_change_that_no_segment_could_hold_changes_nothing(office: Office) -> None:
+    office.enter("a")
+    before = as_loaded(office)
+    office.partitions[0].segment_bytes_max = group_log.BATCH_ROOM + 300
+    assert office.enter("b")["error_code"] == error_codes.UNKNOWN_SERVER_ERROR
+    assert as_loaded(office) == before
 
 
 def test_while_it_loads_members_are_told_to_wait(office: Office) -> None:

@@ -428,11 +428,12 @@ def test_every_append_is_told_to_whoever_reads(broker: Broker) -> None:
     assert broker.partitions[0].high_watermark == broker.partitions[0].log.log_end_offset == 1
 
 
-def test_more_than_a_batch_may_hold_goes_in_several(broker: Broker) -> None:
+def test_more_offsets_than_a_batch_may_hold_go_in_several(broker: Broker) -> None:
     broker.partitions[0].message_bytes_max = 4000
     for number in range(200):
         broker.commit(number, partition=number)
-    assert broker.groups.removal.delete("g") == 0
+    offsets = broker.groups.offsets
+    assert offsets.delete_offsets("g", [("t", each) for each in range(200)]) == (0, [0] * 200)
     log = broker.partitions[0].log
     data = log.active.read_bytes(0, log.active.size)
     sizes = [header[1] + LOG_OVERHEAD for _, header in iterate_batches(data)]
