@@ -89,7 +89,7 @@ def flush_targets(log: PartitionLog) -> Flush:
     paths += log.snapshots.paths_from(log.recovery_point)
     if paths:
         # An epoch without a batch needs no file: most partitions of an install are empty.
-        fault = log.leader_epochs.write()
+        fault = log.write_epochs()
         if fault is not None:
             raise fault
     if log.leader_epochs.is_flush_needed:

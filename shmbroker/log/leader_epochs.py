@@ -9,6 +9,8 @@ File `leader-epoch-checkpoint` (source: Kafka `LeaderEpochCheckpointFile`, `Lead
 
 Epochs and start offsets both grow from line to line. What is lost here is found again in the
 batches, which carry their epoch: an entry is made durable before the recovery point passes it.
+Where batches are in the remote store alone, every change is made durable before it takes the place
+of what was (`PartitionLog.write_epochs`).
 """
 
 import bisect
@@ -84,6 +86,7 @@ class LeaderEpochs:
         try:
             write_file(self._path, encode_entries(lines), is_synced=is_synced)
             self.is_written = True
+            self.is_flush_needed = not is_synced
         except StorageFault as fault:
             return fault
         return None

@@ -281,8 +281,14 @@ class PartitionLog:
     def begin_epoch(self, leader_epoch: int) -> None:
         """Note that the next batch is of this leader epoch."""
         self.leader_epochs.assign(leader_epoch, self.log_end_offset)
-        self.leader_epochs.write()
+        self.write_epochs()
         self._latest_epoch = leader_epoch
+
+    def write_epochs(self) -> StorageFault | None:
+        """Bring the leader epochs to their file: durably where no batch here could say some of them
+        again, as the remote store alone has those. The fault if the disk refuses."""
+        is_only_copy = self.log_start_offset < self.local_start_offset
+        return self.leader_epochs.write(is_synced=is_only_copy)
 
     def _set_limits(self) -> None:
         segment, config = self.active, self.config

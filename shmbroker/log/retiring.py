@@ -28,7 +28,7 @@ def advance_log_start(log: PartitionLog, offset: int) -> None:
     log.find_local_start()
     log.boundaries.clear()
     log.leader_epochs.truncate_from_start(offset)
-    log.leader_epochs.write()
+    log.write_epochs()
     log.snapshots.remove_before(log.segments[0].base_offset)
 
 
@@ -47,6 +47,8 @@ def delete_local_before(log: PartitionLog, offset: int) -> int:
     count = _retire_segments_before(log, offset)
     if count:
         log.find_local_start()
+        log.leader_epochs.is_written &= not log.leader_epochs.is_flush_needed
+        log.write_epochs()
         log.snapshots.remove_before(log.segments[0].base_offset)
     return count
 

@@ -145,7 +145,7 @@ def _cut_epochs(log: PartitionLog, end_offset: int) -> None:
     """Forget the epochs behind a cut. Before it: of a log that ends before its epochs do, a start
     says that something is lost."""
     log.leader_epochs.truncate_from_end(end_offset)
-    log.leader_epochs.write()
+    log.write_epochs()
 
 
 def _end_at(log: PartitionLog, end_offset: int) -> None:

@@ -105,4 +105,4 @@ def cut_epochs(log: PartitionLog) -> None:
             )
     log.leader_epochs.truncate_from_end(log.log_end_offset)
     log.leader_epochs.truncate_from_start(log.log_start_offset)
-    log.leader_epochs.write()
+    log.write_epochs()

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import random
 import shutil
 
 import pytest
@@ -9,18 +10,19 @@ import pytest
 from shmbroker import signs
 from shmbroker.log import residency
 from shmbroker.log.config import LogConfig
+from shmbroker.log.flushing import sync
 from shmbroker.log.lookups import offset_for_timestamp
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.places import locate
 from shmbroker.log.producer_state import ProducerState, read_snapshot
 from shmbroker.log.recovery.producers import rebuild_producers
 from shmbroker.log.recovery.snapshots import snapshot_path
-from shmbroker.log.retiring import advance_log_start
+from shmbroker.log.retiring import advance_log_start, delete_local_before
 from shmbroker.log.segment_indexes import load_indexes
 from shmbroker.log.truncation import truncate_to
 from shmbroker.records.batch import encode_batch, iterate_batches
 from shmbroker.records.batch_layout import STAMP
-from tests.support.crash_disk import CrashDisk
+from tests.support.crash_disk import CrashDisk, lay_down
 
 
 class Slot:
@@ -353,6 +355,42 @@ def test_kill_amid_a_truncation_is_no_damage(tmp_path, slot):
         assert not again.damage_count
         assert again.leader_epochs.latest == again.log_end_offset - 4
         again.close(clean=False)
+
+
+def test_a_power_cut_leaves_the_epochs_of_what_is_in_the_remote_store_alone(tmp_path):
+    """No batch here could say them again."""
+    lost, kept, rng = [], [1, 2, 3, 4, 5], random.Random(1)
+
+    def cut():
+        with disk.paused():
+            for _ in range(20):
+                outcome, image = disk.crash_image(rng)
+                path = tmp_path / "cut"
+                lay_down(image, str(path))
+                again = PartitionLog.open(str(path / "t-0"), config, **how)
+                if [again.leader_epochs.epoch_at(each) for each in kept] != kept:
+                    lost.append((outcome, again.leader_epochs.entries))
+                again.close(clean=False)
+                shutil.rmtree(path)
+
+    disk = CrashDisk(str(tmp_path / "data"), lambda: None)
+    os.makedirs(disk.root)
+    config = LogConfig({"segment.bytes": "500", "remote.storage.enable": "true"})
+    how = {"file_ids": itertools.count(1), "clean": False}
+    with disk.recording():
+        log = PartitionLog.open(os.path.join(disk.root, "t-0"), config, **how)
+        for epoch in range(9):
+            append(log, batch_of(), epoch=epoch)
+        sync(log)
+        log.begin_epoch(20)
+        delete_local_before(log, 6)
+        assert log.local_start_offset > 3
+        disk.on_change = cut
+        append(log, batch_of(), epoch=21)
+        advance_log_start(log, 1)
+        truncate_to(log, 9)
+        log.close(clean=False)
+    assert not lost
 
 
 def test_leftovers_of_interrupted_work_are_removed(opened):
