@@ -262,12 +262,15 @@ class Loader:
 
     @property
     def pending(self) -> Iterator[tuple[int, int, bytes, bytes | None]]:
-        """(producer id, offset, key, value); without a value if the log has a later one."""
+        """(producer id, offset, key, value); without a value if the log has a later one. A later
+        tombstone has ended it."""
         for producer_id, records in self._open.items():
             for offset, key, value in records:
-                known = self._latest.get(key)
-                is_last = known is None or known[0] < offset
-                yield producer_id, offset, key, value if is_last else None
+                last_offset, last_value = self._latest.get(key, (-1, None))
+                if last_offset < offset:
+                    yield producer_id, offset, key, value
+                elif last_value is not None:
+                    yield producer_id, offset, key, None
 
     def step(self) -> bool:
         """Read some more; True when all is read. Faults of the log pass through."""

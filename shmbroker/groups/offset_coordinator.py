@@ -228,11 +228,11 @@ class OffsetCoordinator:
             error_codes.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed(topic) else 0
             for topic, _ in offsets
         ]
-        store = group.owner.store
+        store: OffsetStore = group.owner.store
         gone = [
             (group_id, topic, partition)
             for (topic, partition), refused in zip(offsets, errors, strict=True)
-            if not refused and (topic, partition) in store.of_group(group_id)
+            if not refused and store.has(group_id, topic, partition)
         ]
         if gone:
             error = self._removal.remove_offsets(group.owner, gone)

@@ -187,6 +187,21 @@ def test_a_deleted_group_does_not_come_back(broker: Broker) -> None:
         assert broker.groups.shards[0].store.is_empty_of("g")
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_deleted_offset_does_not_come_back(broker: Broker, is_restarted: bool) -> None:
+    broker.commit(1, partition=1)
+    for partition in range(2):
+        assert commit(broker, 5, partition=partition) == 0
+    assert broker.groups.offsets.delete_offsets("g", [T0, ("t", 1)]) == (0, [0, 0])
+    if is_restarted:
+        broker.restart()
+    assert broker.groups.shards[0].store.is_empty_of("g")
+    end(broker, is_commit=True)
+    assert broker.committed() == {}
+    broker.restart()
+    assert broker.committed() == {}
+
+
 def test_an_old_epoch_is_refused(broker: Broker) -> None:
     assert commit(broker, 5, epoch=4) == 0
     end(broker, is_commit=True, epoch=5)
