@@ -136,7 +136,7 @@ class TransactionsAdmin:
         return sorted(found)
 
     def described(self, transactional_id: str) -> Described | None:
-        """None if there is no such transactional id."""
+        """A transactional id as its coordinator has it; None if there is no such id."""
 
         def ask() -> Described | None:
             self._look_up(())

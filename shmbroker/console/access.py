@@ -56,7 +56,7 @@ class Access:
         self.may_write = may_write
 
     def refusal(self, request: HttpRequest) -> HttpRefusal | None:
-        """None if it may go on."""
+        """Why a request is refused; None if it may go on."""
         headers = request.headers
         if not self._is_our_host(headers.get("host", "")):
             return HttpRefusal(403, "this console is not reached by that name: use its address")

@@ -145,7 +145,7 @@ class Writes:
             refuse(row["error_code"], what)
 
     def delete_topic(self, body: Body) -> object:
-        """{topic, confirm}"""
+        """Delete a topic. body: {topic, confirm}."""
         name = _confirmed(body, "topic")
         if name in INTERNAL_TOPICS:
             raise ValueError(f"{name} belongs to the broker")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MetadataFollower:
-    """`image` is the cluster as of the last `catch_up`; take it once per request and keep it."""
+    """Keeps `image`, the cluster as of the last step; take it once per request and keep it."""
 
     __slots__ = ("_steps", "image", "reader")
 

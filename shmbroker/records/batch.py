@@ -17,7 +17,6 @@ allocated from a length that lies beyond the bytes at hand.
 
 from collections.abc import Iterable, Iterator
 from struct import Struct
-from typing import Any
 
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import ProtocolFault
@@ -392,7 +391,10 @@ def iterate_block(header: tuple[int, ...], block: bytes) -> Iterator[Record]:
         raise ProtocolFault("bytes are left over behind the last record")
 
 
-def _decode_record(data: bytes, position: int, end: int) -> tuple[Any, ...]:
+def _decode_record(
+    data: bytes, position: int, end: int
+) -> tuple[int, int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]:
+    """Its end, deltas of timestamp and offset, key, value, headers."""
     length, position = read_varint(data, position, end)
     record_end = position + length
     if length < 1 or record_end > end:

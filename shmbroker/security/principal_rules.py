@@ -38,7 +38,7 @@ class PrincipalRules:
     __slots__ = ("_rules", "_text")
 
     def __init__(self, text: str = "DEFAULT") -> None:
-        """ValueError, with Kafka's words where it has some, for rules that can't be."""
+        """Raises ValueError, with Kafka's words where it has some, for rules that can't be."""
         self._text = text
         # None is DEFAULT. What is empty between commas is no rule.
         parsed = [_parsed(match[1]) for match in _SPLITTER.finditer(text.strip())]

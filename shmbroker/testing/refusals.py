@@ -20,7 +20,6 @@ from shmbroker.wire.api_keys import name_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
 
     from shmbroker.wire.codec import Message
     from shmbroker.wire.schema import Field
@@ -153,7 +152,7 @@ def _has_port(field: Field) -> bool:
     return field.name == "port" or any(map(_has_port, field.fields))
 
 
-def move_ports(value: Any, ports: dict[int, int]) -> bool:
+def move_ports(value: object, ports: dict[int, int]) -> bool:
     """Put other ports into an answer, where there are; whether there were any."""
     if isinstance(value, list):
         moved = [move_ports(each, ports) for each in value]

@@ -25,7 +25,7 @@ from shmbroker.metadata.topic_names import (
     TRANSACTION_TOPIC,
 )
 from shmbroker.records import batch_layout as layout
-from shmbroker.records.batch import control_type, iterate_records
+from shmbroker.records.batch import Record, control_type, iterate_records
 from shmbroker.records.codecs import NAMES
 from shmbroker.settings.java_properties import properties
 from shmbroker.tools import log_files
@@ -145,7 +145,7 @@ def batch_row(batch: Batch) -> Row:
     }
 
 
-def _record_row(topic: str, is_control: bool, record: tuple[Any, ...]) -> Row:
+def _record_row(topic: str, is_control: bool, record: Record) -> Row:
     offset, timestamp, key, value, headers = record
     row: Row = {"type": "record", "offset": offset, "timestamp": timestamp}
     try:
@@ -213,7 +213,7 @@ def readable(fields: list[schema.Field], message: Row) -> Row:
     return found
 
 
-def _readable(field: schema.Field, value: Any) -> Any:
+def _readable(field: schema.Field, value: Any) -> object:
     if value is None:
         return None
     if field.type == "{}":
@@ -225,7 +225,7 @@ def _readable(field: schema.Field, value: Any) -> Any:
     return value
 
 
-def _content(name: str, content: Any) -> Row:
+def _content(name: str, content: bytes | memoryview | None) -> Row:
     if content is None:
         return {name: None}
     content = bytes(content)

@@ -324,7 +324,7 @@ def _scan(node: str, directory: str) -> None:
 
 
 def _lower_checkpoints(node: str, name: str, end_offset: int) -> None:
-    """None may know more than the log has."""
+    """Lower the offsets of a log in its node's checkpoints to what the log has."""
     for checkpoint in (RECOVERY_POINT, HIGH_WATERMARK, LOG_START_OFFSET):
         path = os.path.join(node, checkpoint)
         with contextlib.suppress(CorruptFault):

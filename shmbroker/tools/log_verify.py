@@ -18,7 +18,7 @@ fault.
 import itertools
 import os
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, ProtocolFault, StorageFault
@@ -78,7 +78,7 @@ def verify(path: str, *, with_records: bool = False) -> Iterator[Verdict]:
 def _verify_files(
     path: str, files: list[str], with_records: bool, checkpoints: "Checkpoints"
 ) -> Verdict | None:
-    """None: all that was there is gone meanwhile, with its directory."""
+    """The verdict on one log; None: all of it is gone meanwhile, with its directory."""
     walk = _Walk(with_records)
     fault = None
     segments = [file for file in files if file.endswith(log_files.LOG)]
@@ -289,7 +289,7 @@ class _Entries:
         self._entries = _grown(path) if os.path.exists(path) else iter(())
         self._next: tuple[int, tuple[int, ...]] | None = next(self._entries, None)
 
-    def rest(self) -> Iterator[Any]:
+    def rest(self) -> Iterator[tuple[int, tuple[int, ...]]]:
         """What was not taken yet."""
         while self._next:
             yield self._next

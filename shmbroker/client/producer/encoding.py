@@ -49,7 +49,7 @@ class BinaryColumn:
 
     @classmethod
     def of(cls, array: pa.Array | None) -> BinaryColumn | None:
-        """None for None: a column that is null in every row."""
+        """The column of an array; None for none: it is null in every row."""
         return None if array is None else cls(array)
 
     def views(self) -> tuple[Rows, Bytes, NDArray[np.bool_] | None]:

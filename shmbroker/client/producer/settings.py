@@ -84,7 +84,7 @@ def checked(
 
 
 def _require_at_least(*settings: tuple[str, float, int]) -> None:
-    """ConfigFault unless each value, behind its name, is at least the number behind it."""
+    """Check that each value, behind its name, is at least the number behind it; ConfigFault."""
     for name, value, least in settings:
         if value < least:
             raise ConfigFault(f"{name} is at least {least}, not {value}")

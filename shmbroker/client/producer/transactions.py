@@ -356,7 +356,8 @@ class ProducerTransactions:
             raise ConfigFault(otherwise)
 
     def check_open(self) -> None:
-        """ConfigFault if there is no transaction, TransactionFault if it can only be aborted."""
+        """Check that a transaction is open: ConfigFault if there is none, TransactionFault if it
+        can only be aborted."""
         if self.state == FAILED:
             raise TransactionFault("the transaction has failed: abort it")
         self._expect(OPEN, "no transaction is under way: begin one first")

@@ -43,5 +43,5 @@ class Consumer(NamedTuple):
 
 
 def partition_text(topic_partition: TopicPartition) -> str:
-    """topic-0"""
+    """The partition as messages name it: topic-0."""
     return f"{topic_partition[0]}-{topic_partition[1]}"

@@ -214,7 +214,7 @@ def _needed_bytes(path: str) -> bytes | None:
 
 
 def _inode_of(path: str) -> int:
-    """-1 if there is no such file."""
+    """The inode of a file; -1 if there is no such file."""
     try:
         return os.stat(path).st_ino
     except FileNotFoundError:
