@@ -30,6 +30,13 @@ class Call:
         return self.answers[0] if self.answers else None
 
 
+def code(call: Call) -> int:
+    """The error that a call was answered with; 0: none."""
+    assert call.answer is not None
+    error_code: int = call.answer["error_code"]
+    return error_code
+
+
 class Table:
     """A group and the log it stores to; `now_ms` is moved by `wait`."""
 
@@ -144,3 +151,15 @@ class Table:
         assert all(sync.answer["error_code"] == 0 for sync in syncs)
         assert self.group.state == "Stable"
         return ids
+
+
+def static_group(table: Table, *instances: str) -> list[str]:
+    """A stable group of static members: their ids, in the order of their instances."""
+    calls = [table.join(instance=each) for each in instances]
+    table.wait(100)
+    ids = [call.answer["member_id"] for call in calls if call.answer]
+    leader = table.group.leader_id
+    for each in sorted(ids, key=lambda each: each == leader):
+        table.sync(each, {i: i.encode() for i in ids})
+    assert table.group.state == "Stable"
+    return ids
