@@ -22,8 +22,9 @@ A micro-batch's files are there once, whatever is repeated:
     4  Spark notes the micro-batch as done
 
 A driver that dies between 2 and 4 gets the same micro-batch again: it finds the document, finishes
-3, and drops what was written anew. So readers that know nothing of this (pyarrow, DuckDB, pandas)
-see whole files of committed micro-batches only, each record once. They may see a part of a
+3, and drops what was written anew. Where only 3 fails, Spark tells the writer to abort: what the
+document has stays for the next run (`drop`). So readers that know nothing of this (pyarrow, DuckDB,
+pandas) see whole files of committed micro-batches only, each record once. They may see a part of a
 micro-batch while 3 goes on. Nothing is forced to the disk, as with Spark's own sinks.
 
 Who recovers or commits holds a lock meanwhile (`only_one`): of a killed driver, the process in
@@ -255,9 +256,7 @@ def commit(
     """
     if document.exists():
         finish(document)
-        for file in files:
-            if all(file.temporary != each.temporary for each in read_document(document)[0]):
-                Path(file.temporary).unlink(missing_ok=True)
+        drop(document, files)
         return False
     missing = [file.temporary for file in files if not os.path.exists(file.temporary)]
     if missing:
@@ -275,6 +274,17 @@ def commit(
     old = document.with_name(f"{int(document.stem) - BATCHES_KEPT:08d}.json")
     old.unlink(missing_ok=True)
     return True
+
+
+def drop(document: Path, files: Iterable[WrittenFile]) -> None:
+    """Drop what tasks have written for a micro-batch, but for what its document has, if there is
+    one: those files are the table's, though they may not have been renamed yet."""
+    named: set[str] = set()
+    if document.exists():
+        named = {file.temporary for file in read_document(document)[0]}
+    for file in files:
+        if file.temporary not in named:
+            Path(file.temporary).unlink(missing_ok=True)
 
 
 def finish(document: Path) -> None:

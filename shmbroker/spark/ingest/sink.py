@@ -12,7 +12,6 @@ application transaction, so that a repeated one adds nothing.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -69,14 +68,15 @@ class IngestWriter(worker.Shipped, DataSourceStreamArrowWriter):
         commit_batch(self.plan, batchId, [message for message in messages if message is not None])
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:
-        """Drop what the tasks that were done have written."""
-        for message in messages:
-            if message is not None:
-                for file in message.written + message.dead:
-                    try:
-                        os.unlink(file.temporary)
-                    except FileNotFoundError:
-                        pass
+        """Drop what the tasks that were done have written. It may be the commit that has failed,
+        after it had decided."""
+        plan, done = self.plan, [message for message in messages if message is not None]
+        with files.only_one(plan.path, plan.ingest_id):
+            path = files.document_path(plan.path, plan.ingest_id, batchId)
+            files.drop(path, [file for message in done for file in message.written])
+            if plan.dead_letter_path:
+                path = files.document_path(plan.dead_letter_path, plan.ingest_id, batchId)
+                files.drop(path, [file for message in done for file in message.dead])
 
 
 def commit_batch(

@@ -1,5 +1,6 @@
 """A task of an ingest without Spark: records in, files out, in every format."""
 
+import contextlib
 import datetime
 import fcntl
 import json
@@ -22,7 +23,7 @@ from shmbroker.errors import ConfigFault
 from shmbroker.spark import sink
 from shmbroker.spark.ingest import files, prepare, task_files
 from shmbroker.spark.ingest.plan import RAW_COLUMNS, IngestPlan
-from shmbroker.spark.ingest.sink import commit_batch
+from shmbroker.spark.ingest.sink import IngestWriter, commit_batch
 from shmbroker.spark.ingest.task import BadRecordFault, HeadersOf, TaskWriter
 
 AT = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
@@ -252,6 +253,37 @@ def test_a_driver_that_dies_anywhere_has_every_row_in_the_table_once(
     if table_format == "delta":
         steps |= {"create_write_transaction", "create_table_with_add_actions"}
     assert died == {f"{when} {step}" for when in ("before", "after") for step in steps}
+
+
+def test_an_aborted_micro_batch_keeps_what_its_commit_has_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark aborts where the commit fails, or the process that it runs in is killed."""
+    for call in range(100):
+        plan = IngestPlan(
+            "id",
+            "t",
+            str(tmp_path / f"table-{call}"),
+            values="json",
+            schema="n int",
+            dead_letter_path=str(tmp_path / f"bad-{call}"),
+        )
+        given = records([b'{"n": 1}', b"oops"])
+        done = TaskWriter(plan, 0, 0).run(with_headers([given]))
+        with monkeypatch.context() as patched:
+            called = dying_at(call, patched)
+            with contextlib.suppress(Killed):
+                commit_batch(plan, 0, [done])
+        if len(called) <= call:
+            break
+        IngestWriter(plan).abort([None, done], 0)
+        prepare.settle(plan)
+        written(plan, 0, given)
+        assert pq.read_table(plan.path).to_pylist() == [{"n": 1}]
+        assert pq.read_table(plan.dead_letter_path)["value"].to_pylist() == [b"oops"]
+        for path in (plan.path, plan.dead_letter_path):
+            assert not list((files.state_directory(path, "id") / "temporary").iterdir())
+    assert call > 8
 
 
 def test_a_run_that_begins_waits_for_the_commit_of_a_killed_one(
