@@ -5,7 +5,7 @@
     key         string or binary                              null without
     topic       string                                        required unless the option is given,
                                                               which wins
-    partition   int                                           null: by the key
+    partition   int                                           null: by the key, else by the value
     headers     array<struct<key: string, value: binary>>
     timestamp   timestamp, or seconds as double               null: now
 
@@ -21,7 +21,8 @@ Exactly once
    how far its producer id has come there; normally nowhere. Otherwise it is a repetition, of a
    task or of a whole micro-batch: it reads back what is there, leaves out as many equal rows, and
    goes on (`producer.written`). Two attempts at the same time exclude each other by the sequence
-   that both would use next; one of them fails, and Spark repeats it.
+   that both would use next; one of them fails, and Spark repeats it. For that a row has to go to
+   the same partition in each attempt: one without a key by its value, not by lot.
 
    It holds if the repeated task has the same rows, in whatever order, as the first time; and as
    long as brokers remember the producer id (a day). Rows that differ (rand(), a changed program,
@@ -357,19 +358,19 @@ class _TaskWriter:
             return
         rows = _taken(batch, self._writing.columns)
         topic = self._writing.sink.topic
-        names = [topic] if topic is not None else _topics(rows.column("topic"))
-        if self._identity is not None:
-            for name in names:
-                if name not in self._stored:
-                    self._ask(name, self._identity)
-        if not any(self._stored[name].records for name in names if name in self._stored):
+        if self._identity is None:
             self._producer.send(rows, topic)
             return
         import pyarrow.compute as pc
 
-        for name in names:
+        for name in [topic] if topic is not None else _topics(rows.column("topic")):
             own = rows if topic is not None else rows.filter(pc.equal(rows.column("topic"), name))
-            self._producer.send(self._left(name, own), name)
+            if name not in self._stored:
+                self._ask(name, self._identity)
+            count = len(self._producer.cluster.topics[name].leaders)
+            if self._stored[name].records:
+                own = self._left(name, own, count)
+            self._producer.send(_placed(own, count), name)
 
     def committed(self) -> Committed:
         """What has become of the rows."""
@@ -399,34 +400,52 @@ class _TaskWriter:
             )
             self._producer.go_on(topic, stored.sequences)
 
-    def _left(self, topic: str, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that are not there."""
+    def _left(self, topic: str, rows: pa.RecordBatch, count: int) -> pa.RecordBatch:
+        """The rows that are not there; the topic has `count` partitions."""
         import pyarrow as pa
 
         stored = self._stored[topic]
         nothing: list[Any] = [None] * rows.num_rows
         held = {name: rows.column(name).to_pylist() for name in rows.schema.names}
-        likely = [-1] * rows.num_rows
-        if "key" in held:
-            from shmbroker.client.producer.placement import of_keys
-
-            count = len(self._producer.cluster.topics[topic].leaders)
-            likely = of_keys(rows.column("key").cast(pa.binary()), count).tolist()
         left = []
         for key, value, headers, partition, place in zip(
             held.get("key", nothing),
             held["value"],
             held.get("headers", nothing),
             held.get("partition", nothing),
-            likely,
+            _places(rows, count).to_pylist(),
             strict=True,
         ):
             pairs = [(pair["key"].encode(), pair["value"]) for pair in headers or ()]
             own = -1 if partition is None else partition
-            by_key = -1 if key is None else place
-            left.append(not stored.take(_bytes(key), _bytes(value), pairs, own, by_key))
+            left.append(not stored.take(_bytes(key), _bytes(value), pairs, own, place))
         self._left_out += left.count(False)
         return rows.filter(pa.array(left))
+
+
+def _places(rows: pa.RecordBatch, count: int) -> pa.Array:
+    """The partition of each row, of `count`: its own, that of its key, or that of its value."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from shmbroker.client.producer.placement import of_keys
+
+    said = rows.column("value").cast(pa.binary())
+    if "key" in rows.schema.names:
+        said = pc.coalesce(rows.column("key").cast(pa.binary()), said)
+    places = pa.array(of_keys(pc.fill_null(said, b""), count))
+    own = rows.column("partition") if "partition" in rows.schema.names else None
+    return places if own is None else pc.coalesce(own, places)
+
+
+def _placed(rows: pa.RecordBatch, count: int) -> pa.RecordBatch:
+    """The rows, with a partition for each that has no key: the producer would draw it by lot."""
+    import pyarrow as pa
+
+    if "key" in rows.schema.names and not rows.column("key").null_count:
+        return rows
+    columns = {name: rows.column(name) for name in rows.schema.names}
+    return pa.record_batch(columns | {"partition": _places(rows, count)})
 
 
 def _taken(batch: pa.RecordBatch, columns: dict[str, int]) -> pa.RecordBatch:

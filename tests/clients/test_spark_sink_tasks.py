@@ -1,5 +1,6 @@
 """A task of a Spark write, run as Spark runs it but without its JVM: failed, and repeated."""
 
+import contextlib
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -19,9 +20,10 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from shmbroker.arrow import read
+from shmbroker.arrow import DeliveryFault, read
 from shmbroker.spark import sink
 from shmbroker.spark.producer_options import parse
+from tests.support.waiting import wait_until
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 Row = tuple[str, str | None, str, int | None, tuple[tuple[str, bytes | None], ...]]
@@ -134,3 +136,38 @@ def test_a_task_that_fails_and_is_repeated_in_another_order_writes_each_row_once
             assert found(address, name) == expected(all_rows, name)
     partitions = read(names[0], bootstrap_servers=address, columns=["value", "partition"])
     assert partitions.num_rows == 200
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_two_attempts_at_once_write_each_row_once(
+    address: str, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    """A slow one, and the one that Spark begins beside it, which has its rows in another order."""
+    name = f"at-once-{random.randrange(10**9)}"
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([NewTopic(name, 20, 1)])[name].result(60)
+    options = {"kafka.bootstrap.servers": address, "topic": name, "kafka.linger.ms": "0"}
+    schema = StructType().add("key", StringType()).add("value", StringType())
+    writer = sink.StreamWriter(parse(options, is_stream=True), schema)
+    monkeypatch.setattr(sink.TaskContext, "get", lambda: Task(7))
+    rows = [str(n) for n in range(40)] * 2
+
+    def batch(values: list[str]) -> pa.RecordBatch:
+        keys = pa.array([key] * len(values), pa.string())
+        return pa.record_batch({"key": keys, "value": values})
+
+    def there() -> list[str]:
+        values = read(name, bootstrap_servers=address, columns=["value"])["value"].to_pylist()
+        return sorted(value.decode() for value in values)
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        yield batch(rows[:5])
+        wait_until(lambda: len(there()) == 5, "the first batch")
+        done = writer.write(iter([batch(rows[::-1])]))
+        assert isinstance(done, sink.Committed)
+        yield batch(rows[5:])
+
+    # unless its batches are, by their numbers, those that are there already
+    with contextlib.suppress(DeliveryFault):
+        writer.write(slow())
+    assert there() == sorted(rows)
