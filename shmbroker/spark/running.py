@@ -201,8 +201,9 @@ def follow(queries: Sequence[Any], stopping: Stopping, look: Callable[[], None])
         look()
     except QueryFault:
         raise
-    except Exception as error:  # of py4j: a signal to the whole process group ends the JVM, too
-        if type(error).__module__.startswith("py4j"):
+    except Exception as error:  # a signal to the whole process group ends the JVM, too
+        # py4j hands on what the socket says where it connects anew
+        if isinstance(error, ConnectionError) or type(error).__module__.startswith("py4j"):
             raise QueryFault(
                 "Spark's JVM has ended; the next run does the micro-batch again"
             ) from error

@@ -3,15 +3,18 @@
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+from py4j.protocol import Py4JError
+
 from shmbroker.errors import ConfigFault
 from shmbroker.spark.pipeline import Insert, Job, SparkStatement, Stream, parse, split
-from shmbroker.spark.running import lock_when_free, only_one
+from shmbroker.spark.running import QueryFault, follow, lock_when_free, only_one
 
 CLUSTER = {"kafka.bootstrap.servers": "h:1"}
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -179,3 +182,18 @@ def test_a_checkpoint_has_one_run_at_a_time(tmp_path: Path) -> None:
             pass
     with only_one(tmp_path / "new" / "checkpoint"):
         pass
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError(111, "Connection refused"), Py4JError()])
+def test_a_jvm_that_has_ended_is_told(error: Exception) -> None:
+    class Query:
+        @property
+        def isActive(self) -> bool:
+            raise error
+
+        def stop(self) -> None:
+            raise error
+
+    stopping = types.SimpleNamespace(signal=None)
+    with pytest.raises(QueryFault, match="JVM has ended; the next run does the micro-batch again"):
+        follow([Query()], stopping, lambda: None)  # type: ignore[arg-type]
