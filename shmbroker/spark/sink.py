@@ -363,8 +363,9 @@ class _TaskWriter:
             return
         import pyarrow.compute as pc
 
-        for name in [topic] if topic is not None else _topics(rows.column("topic")):
-            own = rows if topic is not None else rows.filter(pc.equal(rows.column("topic"), name))
+        names = [topic] if topic is not None else _topics(rows.column("topic"))
+        for name in names:
+            own = rows if len(names) == 1 else rows.filter(pc.equal(rows.column("topic"), name))
             if name not in self._stored:
                 self._ask(name, self._identity)
             count = len(self._producer.cluster.topics[name].leaders)
