@@ -6,9 +6,9 @@ here all directories are at hand and nobody writes, so the change is made offlin
 
 * The longest log (last epoch, then end) of all nodes has every committed record: each was on a
   majority of the voters that there were, and those of later epochs have it too.
-* Every voter to be gets a copy of that directory, and then a quorum-state with the new set. Until
-  all have it, the next start does it again.
-* Who votes no more loses its quorum-state alone: to Kafka its log is an observer's.
+* Every voter to be gets a copy of that directory, and at last a quorum-state with the new set.
+  Until all have it, the next start does it again.
+* Who votes no more loses its quorum-state alone, before: to Kafka its log is an observer's.
 * A voter whose directory was emptied gets its copy the same way. While another node can't be read,
   that is done only if the logs at hand are a majority: one of them then has what is committed.
 
@@ -107,13 +107,14 @@ class VoterChange:
         for node in at_hand:
             if logs.get(node) != logs[best]:
                 _copy(directories[best], directories[node])
+        # First, as nothing is left to do once all voters to be have theirs.
+        for node in states.keys() - set(self.voters):
+            os.unlink(os.path.join(directories[node], QUORUM_STATE))
+            sync_directory(directories[node])
         for node in at_hand:
             state = QuorumState(directories[node])
             state.voters = self.voters
             state.write(epoch, -1, -1)
-        for node in states.keys() - set(self.voters):
-            os.unlink(os.path.join(directories[node], QUORUM_STATE))
-            sync_directory(directories[node])
         self._say(states.keys())
 
     def _say(self, had_state: Collection[int]) -> None:

@@ -1,7 +1,9 @@
 """Another number of controllers on the same directories."""
 
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from controller_at_work import NOW_MS, create
@@ -79,6 +81,53 @@ def test_shrinking_keeps_the_longest_log(tmp_path: Path) -> None:
     assert log.log_end_offset == ahead
     log.close()
     assert not Path(metadata[3], "quorum-state").exists()
+
+
+def test_a_kill_at_any_write_of_a_change_leaves_it_to_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(Exception):
+        pass
+
+    def killed_after(steps: int) -> bool:
+        """Whether there were more writes than these of 3 to 1, where 3 has the longest log."""
+        root = tmp_path / str(steps)
+        root.mkdir()
+        metadata = three_voters(root)
+        ahead = write_alone(root, 3, 2)
+        state = QuorumState(metadata[3])
+        state.voters = [1, 2, 3]
+        state.write(2, 3, -1)
+        left = steps
+
+        def counted(real: Any) -> Any:
+            def call(*arguments: Any, **named: Any) -> Any:
+                nonlocal left
+                if not left:
+                    raise Killed
+                left -= 1
+                return real(*arguments, **named)
+
+            return call
+
+        is_killed = False
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "rename", counted(os.rename))
+            patch.setattr(os, "unlink", counted(os.unlink))
+            patch.setattr(shutil, "rmtree", counted(shutil.rmtree))
+            try:
+                change_voters(metadata, [1])
+            except Killed:
+                is_killed = True
+        change_voters(metadata, [1])
+        log = MetadataLog.open(str(root / "node-1"), now_ms)
+        assert log.log_end_offset == ahead, steps
+        log.close()
+        voters = {node: QuorumState(directory).voters for node, directory in metadata.items()}
+        assert voters in ({1: each, 2: [], 3: []} for each in ([1], [])), steps
+        return is_killed
+
+    assert next(steps for steps in range(100) if not killed_after(steps)) > 4
 
 
 def test_a_new_directory_has_nothing_to_change(tmp_path: Path) -> None:
