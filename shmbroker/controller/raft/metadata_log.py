@@ -20,7 +20,6 @@ Source: KIP-595, KIP-630, KIP-631; Kafka's `KafkaRaftLog`, `Snapshots`.
 
 from __future__ import annotations
 
-import errno
 import itertools
 import logging
 import mmap
@@ -30,10 +29,10 @@ from shmbroker.controller.raft.quorum_messages import SNAPSHOT_BYTES_MAX, Snapsh
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, Fault, StorageFault
 from shmbroker.ids import METADATA_TOPIC_ID
-from shmbroker.log.checkpoints import remove_files, sync_directory, write_all_at
+from shmbroker.log.checkpoints import remove_files, sync_directory, sync_names, write_all_at
 from shmbroker.log.compaction.cleaned_files import deleted_paths
 from shmbroker.log.config import LogConfig
-from shmbroker.log.faults import DiskFullFault
+from shmbroker.log.faults import writing_fault
 from shmbroker.log.file_names import (
     LOG,
     PARTITION_METADATA,
@@ -87,7 +86,7 @@ if TYPE_CHECKING:
 BATCH_BYTES_MAX = 8 << 20
 """The bytes of one decision (Kafka: `KafkaRaftClient.MAX_BATCH_SIZE_BYTES`)."""
 PART = ".part"
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_PART = -1, ""
 
 
 class DecisionTooLargeFault(Fault):
@@ -97,14 +96,15 @@ class DecisionTooLargeFault(Fault):
 class MetadataLog:
     """The only writer of the metadata log's files. Make one with `open`."""
 
-    __slots__ = ("_log", "_now_ms", "_part_fd", "_snapshots", "directory")
+    __slots__ = ("_log", "_now_ms", "_part", "_snapshots", "directory")
 
     def __init__(self, log: PartitionLog, directory: str, now_ms: Callable[[], int]) -> None:
         self._log = log
         self._now_ms = now_ms
         self._snapshots = snapshot_ids(directory)
         """Ascending."""
-        self._part_fd = -1
+        self._part = NO_PART
+        """Descriptor and path of the snapshot that is on its way from the leader."""
         self.directory = directory
 
     @classmethod
@@ -132,7 +132,7 @@ class MetadataLog:
             now_ms=now_ms(),
         )
         if log.log_end_offset < latest_end:
-            truncate_fully(log, latest_end, epochs=[])
+            _begin_anew(log, latest_end)
         # What a killed process has written is there, but may not be durable.
         log.flush()
         return cls(log, directory, now_ms)
@@ -205,11 +205,7 @@ class MetadataLog:
 
     def truncate_to(self, offset: int) -> None:
         """Cut, durably."""
-        if offset < self._log.log_end_offset:
-            # Else they would tell of a log that has lost something.
-            self._log.snapshots.remove_behind(offset)
-            sync_directory(self.directory)
-        truncate_to(self._log, offset)
+        _cut(self._log, offset)
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
 
@@ -268,21 +264,21 @@ class MetadataLog:
 
     def write_snapshot(self, snapshot: SnapshotId, position: int, data: bytes) -> None:
         """Write a piece of the leader's snapshot, in order."""
+        path = self._path(snapshot) + PART
         try:
-            if self._part_fd < 0:
-                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-                self._part_fd = os.open(self._path(snapshot) + PART, flags, 0o644)
             if position == 0:
-                os.ftruncate(self._part_fd, 0)
-            write_all_at(self._part_fd, data, position)
+                self._drop_part()
+                flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+                self._part = os.open(path, flags, 0o644), path
+            write_all_at(self._part[0], data, position)
         except OSError as error:
-            raise StorageFault(f"can't write {self._path(snapshot)}: {error}") from error
+            raise writing_fault(error, path) from error
 
     def install_snapshot(self, snapshot: SnapshotId) -> None:
         """Take a snapshot that is written whole: the log goes on, empty, where it ends."""
-        fd, self._part_fd = self._part_fd, -1
+        fd, self._part = self._part[0], NO_PART
         self._finish(fd, snapshot)
-        truncate_fully(self._log, snapshot.end_offset, epochs=[])
+        _begin_anew(self._log, snapshot.end_offset)
         self._remove_snapshots([each for each in self._snapshots if each != tuple(snapshot)])
 
     def add_snapshot(self, snapshot: SnapshotId, content: Iterable[bytes]) -> None:
@@ -301,8 +297,7 @@ class MetadataLog:
             if fd >= 0:
                 os.close(fd)
             remove_files([path])
-            kind = DiskFullFault if error.errno in FULL else StorageFault
-            raise kind(f"can't write {path}: {error}") from error
+            raise writing_fault(error, path) from error
         self._finish(fd, snapshot)
 
     def retain(self, bytes_max: int, ms_max: int) -> None:
@@ -338,12 +333,36 @@ class MetadataLog:
             raise StorageFault(f"can't write {path}: {error}") from error
         self._snapshots = sorted({*self._snapshots, (snapshot.end_offset, snapshot.epoch)})
 
+    def _drop_part(self) -> None:
+        """Forget a snapshot of the leader's that has not come whole."""
+        (fd, path), self._part = self._part, NO_PART
+        if fd >= 0:
+            os.close(fd)
+            remove_files([path])
+
     def _remove_snapshots(self, snapshots: list[tuple[int, int]]) -> None:
         self._snapshots = [each for each in self._snapshots if each not in snapshots]
         remove_files(self._path(SnapshotId(*each)) for each in snapshots)
 
     def _path(self, snapshot: SnapshotId) -> str:
         return os.path.join(self.directory, snapshot_name(*snapshot))
+
+
+def _begin_anew(log: PartitionLog, offset: int) -> None:
+    """Have the log go on, empty, where a snapshot ends; one that leads elsewhere may reach further.
+
+    What reaches further goes first, so that none of it is ever taken for what follows the snapshot.
+    """
+    _cut(log, offset)
+    truncate_fully(log, offset, epochs=[])
+
+
+def _cut(log: PartitionLog, offset: int) -> None:
+    if offset < log.log_end_offset:
+        # Else they would tell of a log that has lost something.
+        log.snapshots.remove_behind(offset)
+        sync_names(log.directory)
+    truncate_to(log, offset)
 
 
 def encode_records(records: list[MetadataRecord], first: int = 0) -> list[bytes]:
@@ -422,11 +441,11 @@ def _refuse_loss(directory: str, path: str, end_offset: int) -> None:
         for name in os.listdir(os.path.dirname(directory))
         if (parsed := parse_partition_directory(name)) and parsed[0] != METADATA_TOPIC
     ]
-    ends = [end for end, _ in snapshot_ids(directory)]
+    end = max([end_offset, *(end for end, _ in snapshot_ids(directory))])
     last = max(taken, default=0)
-    if end_offset < last:
+    if end < last:
         why = f"and was durable up to {last}"
-    elif not max(end_offset, *ends, 0) and others:
+    elif not end and others:
         why = f"and there are logs of topics, as {others[0]}"
     else:
         return

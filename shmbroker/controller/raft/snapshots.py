@@ -105,7 +105,8 @@ class SnapshotSchedule:
         is_due = log.size_bytes - self._size_then >= self._bytes or (
             self._interval_ms > 0 and steady_ms >= self._next_ms
         )
-        if not is_due or follower.reader.is_in_transaction or image.offset <= self._end_offset:
+        is_between = follower.is_midway or follower.reader.is_in_transaction
+        if not is_due or is_between or image.offset <= self._end_offset:
             return False
         pieces = image_snapshot(image, follower.reader.last_timestamp_ms, now_ms)
         try:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from controller_at_work import CLUSTER_ID, DIRECTORY_ID, NOW_MS, join
@@ -148,6 +149,92 @@ def test_a_kill_amid_a_snapshot_leaves_no_epoch_of_records_that_are_gone(
     again.close()
 
 
+@pytest.mark.parametrize("end_offset", [90, 130])
+def test_a_kill_at_any_step_of_a_snapshot_leaves_a_log_or_the_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end_offset: int
+) -> None:
+    """The log was ended cleanly, and leads elsewhere than the snapshot, or not as far."""
+    snapshot = SnapshotId(100, 6)
+    content = b"".join(snapshot_pieces([feature(1)], 6, NOW_MS, NOW_MS))
+
+    class Killed(Exception):
+        pass
+
+    def killed_after(steps: int) -> bool:
+        """Whether there were more steps than these."""
+        node = tmp_path / str(steps)
+        config = LogConfig({"segment.bytes": "2000"})
+        log = MetadataLog.open(str(node), now_ms, config)
+        for level in range(end_offset):
+            log.append(5, [feature(level)], NOW_MS)
+        log.close()
+        assert len(list((node / METADATA).glob("*.log"))) > 2
+        log = MetadataLog.open(str(node), now_ms, config)
+        log.write_snapshot(snapshot, 0, content)
+        is_killed, left = False, steps
+
+        def counted(real: Any) -> Any:
+            def call(*arguments: Any, **named: Any) -> Any:
+                nonlocal left
+                if not left:
+                    raise Killed
+                left -= 1
+                return real(*arguments, **named)
+
+            return call
+
+        with monkeypatch.context() as patch:
+            for name in ("unlink", "rename", "ftruncate", "open"):
+                patch.setattr(os, name, counted(getattr(os, name)))
+            try:
+                log.install_snapshot(snapshot)
+            except Killed:
+                is_killed = True
+        again = MetadataLog.open(str(node), now_ms)
+        epoch, end = again.last_epoch, again.log_end_offset
+        assert end == 100 if epoch == 6 else is_killed and end <= end_offset, (steps, epoch, end)
+        assert bool(again.read(0)) == (epoch == 5), "what is before it is in the snapshot"
+        again.close()
+        return is_killed
+
+    assert next(steps for steps in range(200) if not killed_after(steps)) > 20
+
+
+def test_another_snapshot_takes_the_place_of_one_that_has_not_come_whole(tmp_path: Path) -> None:
+    log = MetadataLog.open(str(tmp_path), now_ms)
+    held = open_below(log.directory)
+    log.write_snapshot(SnapshotId(50, 1), 0, b"some of the first")
+    later = SnapshotId(100, 2)
+    log.write_snapshot(later, 0, b"some of it")
+    log.write_snapshot(later, 0, b"all ")  # begun anew
+    log.write_snapshot(later, 4, b"of it")
+    log.install_snapshot(later)
+    assert log.latest_snapshot() == later
+    assert log.read_snapshot(later, 0) == (9, b"all of it")
+    assert not list((tmp_path / METADATA).glob("*.part"))
+    assert open_below(log.directory) == held
+    log.close()
+
+
+def test_a_full_disk_takes_the_next_piece_of_a_snapshot_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = MetadataLog.open(str(tmp_path), now_ms)
+    snapshot = SnapshotId(1, 1)
+    log.write_snapshot(snapshot, 0, b"the first ")
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(DiskFullFault):
+            log.write_snapshot(snapshot, 10, b"and the second")
+    log.write_snapshot(snapshot, 10, b"and the second")
+    log.install_snapshot(snapshot)
+    assert log.read_snapshot(snapshot, 0) == (24, b"the first and the second")
+
+
 def test_snapshots_come_by_growth_and_by_time_and_old_ones_go(tmp_path: Path) -> None:
     config = BrokerConfig(
         {
@@ -194,6 +281,26 @@ def test_snapshots_come_by_growth_and_by_time_and_old_ones_go(tmp_path: Path) ->
     late.catch_up(end_offset)
     assert late.image.features == {"test.version": 99}
     again.close()
+
+
+def test_no_snapshot_is_written_while_records_are_read_that_the_image_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shmbroker.metadata.follower.LOT_RECORDS", 1)
+    config = BrokerConfig({"metadata.log.max.record.bytes.between.snapshots": "10"})
+    log = MetadataLog.open(str(tmp_path), now_ms)
+    schedule = SnapshotSchedule(log, config)
+    follower = follower_of(tmp_path)
+    log.append(1, [("BeginTransactionRecord", 0, {"name": None}), feature(1)], NOW_MS)
+    log.flush()
+    follower.catch_up(log.log_end_offset)
+    log.append(1, [feature(2), feature(3), ("EndTransactionRecord", 0, {})], NOW_MS)
+    log.flush()
+    assert follower.advance(log.log_end_offset) is None
+    assert follower.is_midway and not schedule.maybe_write(follower, NOW_MS, STEADY_MS)
+    follower.catch_up(log.log_end_offset)
+    assert schedule.maybe_write(follower, NOW_MS, STEADY_MS)
+    log.close()
 
 
 @pytest.mark.parametrize("damage", [flip, flip_last, empty, halve, zero, fill])
