@@ -50,8 +50,10 @@ class Following:
             self._truncate(*answer.diverging, high_watermark)
             return high_watermark
         if answer.records:
-            log.append_fetched(answer.records)
-            log.flush()
+            try:
+                log.append_fetched(answer.records)
+            finally:
+                log.flush()  # The next fetch acknowledges what a disk took before it was full, too.
         return max(high_watermark, min(answer.high_watermark, log.log_end_offset))
 
     def _truncate(self, epoch: int, end_offset: int, high_watermark: int) -> None:

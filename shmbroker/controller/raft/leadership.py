@@ -44,7 +44,7 @@ class VoterProgress:
         self.leader_end_offset = -1
         """Where our log ended, when it fetched last."""
         self.is_told = False
-        """The voter has fetched in this epoch, or answered BeginQuorumEpoch."""
+        """The voter has fetched in this epoch, and lives since."""
 
 
 class Leadership:
@@ -94,20 +94,18 @@ class Leadership:
     def on_fetch(self, now: int, voter: int, request_id: Any, fetch: Fetch) -> Replies:
         """Take a follower's acknowledgement, and give it what follows, or have it wait."""
         log = self._log
-        progress = self.progress.get(voter)
-        heard_at = progress.fetched_at if progress is not None else -1
+        progress = self.progress[voter]
+        heard_at = progress.fetched_at
         self._hear(now, voter)
         if refusal := self._divergence(fetch):
             return [(voter, request_id, refusal)]
-        replies: Replies = []
-        if progress is not None:
-            if fetch.fetch_offset >= log.log_end_offset:
-                progress.caught_up_at = now
-            elif fetch.fetch_offset >= progress.leader_end_offset >= 0:
-                progress.caught_up_at = max(progress.caught_up_at, heard_at)
-            progress.end_offset = fetch.fetch_offset
-            progress.leader_end_offset = log.log_end_offset
-            replies = self._advance()
+        if fetch.fetch_offset >= log.log_end_offset:
+            progress.caught_up_at = now
+        elif fetch.fetch_offset >= progress.leader_end_offset >= 0:
+            progress.caught_up_at = max(progress.caught_up_at, heard_at)
+        progress.end_offset = fetch.fetch_offset
+        progress.leader_end_offset = log.log_end_offset
+        replies = self._advance()
         if self._has_news(fetch) or fetch.wait_ms <= 0:
             return [*replies, (voter, request_id, self._next(fetch))]
         if voter in self.parked:
@@ -128,15 +126,9 @@ class Leadership:
             NONE, self._epoch, self._node_id, message.snapshot, size, message.position, data
         )
 
-    def on_told(self, voter: int) -> None:
-        """A voter has answered BeginQuorumEpoch."""
-        self.progress[voter].is_told = True
-
     def on_voter_lost(self, voter: int) -> None:
-        """Forget the fetch of a voter that has died; its successor is to be told who leads."""
-        self.parked.pop(voter, None)
-        if voter in self.progress:
-            self.progress[voter].is_told = False
+        """A voter has died; its successor is to be told who leads."""
+        self.progress[voter].is_told = False
 
     def on_appended(self) -> Replies:
         """There are records: hand them to who waits for them."""
@@ -187,13 +179,9 @@ class Leadership:
         ):
             # Where such a log parts from ours is not to be seen any more.
             return self._fetched(b"", snapshot=log.latest_snapshot())
-        if offset == 0:
-            return None
         epoch, end_offset = log.end_offset_for_epoch(last_epoch)
         if epoch == last_epoch and offset <= end_offset:
             return None
-        if epoch < 0:
-            epoch, end_offset = log.last_epoch, log.log_end_offset
         return self._fetched(b"", diverging=(epoch, end_offset))
 
     def _has_news(self, fetch: Fetch) -> bool:
@@ -234,9 +222,7 @@ class Leadership:
 
     def _hear(self, now: int, voter: int) -> None:
         """A voter is there; when a majority was heard since, the leader goes on."""
-        progress = self.progress.get(voter)
-        if progress is None:
-            return
+        progress = self.progress[voter]
         progress.is_told = True
         progress.fetched_at = now
         heard = sorted(

@@ -123,7 +123,6 @@ class Quorum:
             self.epoch += 1
             self._lead(now)
             return
-        self.state = RESIGNED if self.leader_id == self.node_id else UNATTACHED
         # A pre-vote harms nobody: who starts asks soon, and learns who leads if somebody does.
         self.deadline = now + self.waits.start()
 
@@ -163,8 +162,6 @@ class Quorum:
                 self._on_fetch_answer(now, voter, answer)
             elif isinstance(answer, SnapshotAnswer):
                 self._on_snapshot_answer(now, voter, answer)
-            elif self.leading is not None and isinstance(asked, BeginEpoch):
-                self.leading.on_told(voter)
         if answer.error != NONE:
             self.asking.retry_at[voter] = now + RETRY_MS
         self._ask(now)
@@ -304,16 +301,10 @@ class Quorum:
             self.waits.elections_lost += 1
 
     def _lead(self, now: int) -> None:
-        """Begin the epoch with a LeaderChange."""
+        """Begin the epoch with a LeaderChange; a disk too full for that leaves it to another."""
         granting = {self.node_id} if self.election is None else self.election.granted
-        self.leader_id = self.node_id
-        if self.voters == (self.node_id,):
-            self.voted_id = -1
-        self._store(self.epoch, self.node_id, self.voted_id)
-        self._enter(LEADER, NEVER_MS)
-        self.waits.elections_lost = 0
         log = self.log
-        self.leading = Leadership(
+        leading = Leadership(
             now,
             self.node_id,
             self.voters,
@@ -324,6 +315,13 @@ class Quorum:
         )
         log.append_leader_change(self.epoch, self.node_id, self.voters, sorted(granting))
         log.flush()
+        self.leader_id = self.node_id
+        if self.voters == (self.node_id,):
+            self.voted_id = -1
+        self._store(self.epoch, self.node_id, self.voted_id)
+        self._enter(LEADER, NEVER_MS)
+        self.waits.elections_lost = 0
+        self.leading = leading
         self.on_flushed(now)
         self._ask(now)
 
