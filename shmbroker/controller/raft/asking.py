@@ -30,10 +30,7 @@ class VoterRequests:
 
     def may_ask(self, now: int, voter: int) -> bool:
         """Whether a voter may be asked something: it owes no answer, and has had its rest."""
-        if voter in self._asked or now < self.retry_at.get(voter, 0):
-            return False
-        self.retry_at.pop(voter, None)
-        return True
+        return voter not in self._asked and now >= self.retry_at.get(voter, 0)
 
     def note(self, voter: int, message: Request, deadline: int) -> int:
         """A voter is asked; the id of the request."""

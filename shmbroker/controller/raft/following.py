@@ -60,9 +60,7 @@ class Following:
         """Cut what the leader does not have; it is in no majority."""
         log = self._log
         own_epoch, own_end = log.end_offset_for_epoch(epoch)
-        if own_epoch < 0:
-            own_end = log.log_end_offset
-        elif own_epoch == epoch:
+        if own_epoch == epoch:
             own_end = min(own_end, end_offset)
         assert own_end >= high_watermark, "a committed record would be cut"
         log.truncate_to(own_end)
@@ -70,8 +68,6 @@ class Following:
     def is_piece(self, answer: SnapshotAnswer) -> bool:
         """Whether that is the next piece of the snapshot; else Fetch tells which one there is by
         now."""
-        if self._snapshot is None:
-            return False
         if answer.error == NONE and (answer.snapshot, answer.position) == self._snapshot:
             return True
         self._snapshot = None
@@ -81,7 +77,6 @@ class Following:
         """Take the next piece of the snapshot, and go on where it ends if that was the last; the
         new high watermark."""
         assert self._snapshot is not None, "only asked for while there is one"
-        self.has_fetched = True
         snapshot, position = self._snapshot
         self._log.write_snapshot(snapshot, position, answer.data)
         position += len(answer.data)

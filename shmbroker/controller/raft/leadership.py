@@ -102,7 +102,7 @@ class Leadership:
         if fetch.fetch_offset >= log.log_end_offset:
             progress.caught_up_at = now
         elif fetch.fetch_offset >= progress.leader_end_offset >= 0:
-            progress.caught_up_at = max(progress.caught_up_at, heard_at)
+            progress.caught_up_at = heard_at
         progress.end_offset = fetch.fetch_offset
         progress.leader_end_offset = log.log_end_offset
         replies = self._advance()
@@ -231,7 +231,7 @@ class Leadership:
         )
         since = heard[self._majority - 2]
         if since >= 0:
-            self.resign_at = max(self.resign_at, self._check_quorum_at(since))
+            self.resign_at = self._check_quorum_at(since)
 
     def _check_quorum_at(self, now: int) -> int:
         return NEVER_MS if len(self.progress) == 1 else now + self._fetch_timeout * 3 // 2

@@ -273,8 +273,7 @@ class Quorum:
 
     def _on_vote_answer(self, now: int, voter: int, vote: Vote, answer: VoteAnswer) -> None:
         election = self.election
-        if election is None or self.state != (PROSPECTIVE if vote.is_pre_vote else CANDIDATE):
-            return
+        assert election is not None, "whatever ends one has nobody waited for any more"
         election.count(voter, answer.is_granted)
         if election.is_won:
             if vote.is_pre_vote:
@@ -323,7 +322,6 @@ class Quorum:
         self.waits.elections_lost = 0
         self.leading = leading
         self.on_flushed(now)
-        self._ask(now)
 
     def _see_epoch(self, now: int, epoch: int, leader_id: int) -> None:
         """There is a higher epoch: what was in ours is over."""

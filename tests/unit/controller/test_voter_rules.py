@@ -195,6 +195,33 @@ def test_who_was_refused_by_most_asks_again_soon_and_in_the_end_by_pre_vote() ->
     assert (quorum.state, quorum.epoch) == (PROSPECTIVE, EPOCH + 1)
 
 
+def test_a_pre_vote_is_lost_when_one_refuses_and_the_other_is_not_there() -> None:
+    quorum = voter()
+    quorum.tick(quorum.next_deadline())
+    (first, number, _), (_, other, _) = sent(quorum, Vote)
+    quorum.on_answer(START, first, number, VoteAnswer(NONE, EPOCH, -1, False))
+    quorum.tick(START + RETRY_MS)
+    assert quorum.state == PROSPECTIVE and not sent(quorum, Vote), "it has had its answer"
+    quorum.on_failed(START, 3, other)
+    assert quorum.state == UNATTACHED
+
+
+@pytest.mark.parametrize("ends_well", ["leads", "follows"])
+def test_elections_that_were_lost_in_a_row_are_counted_until_somebody_leads(ends_well: str) -> None:
+    quorum = candidate()
+    quorum.tick(quorum.deadline)
+    assert quorum.waits.elections_lost == 1
+    answered(quorum, VoteAnswer(NONE, quorum.epoch, -1, False), quorum.deadline - 1)
+    assert quorum.waits.elections_lost == 2
+    if ends_well == "leads":
+        candidate(quorum)
+        answered(quorum, VoteAnswer(NONE, quorum.epoch, -1, True), START)
+        assert quorum.state == LEADER
+    else:
+        quorum.on_request(START, 1, "x", BeginEpoch(quorum.epoch, 1))
+    assert quorum.waits.elections_lost == 0
+
+
 @pytest.mark.parametrize("names_leader", [True, False])
 @pytest.mark.parametrize("kind", [VoteAnswer, EpochAnswer, QuorumFetchAnswer, SnapshotAnswer])
 @pytest.mark.parametrize("situation", [candidate, leader, follower])
@@ -340,9 +367,11 @@ def test_the_high_watermark_is_what_a_majority_has_from_this_epoch_on(
     quorum.log.flush()
     quorum.on_flushed(START)
     assert quorum.high_watermark >= high_watermark
-    for number in ends:
-        quorum.on_request(START, number, "x", fetch(0, 0))
-    assert quorum.high_watermark >= high_watermark, "it never falls"
+    high_watermark = quorum.high_watermark
+    for end, epoch in ((OLD + 1, EPOCH + 1), (0, 0)):
+        for number in ends if high_watermark else ():
+            quorum.on_request(START, number, "x", fetch(end, epoch))
+        assert quorum.high_watermark == high_watermark, "it never falls"
 
 
 def test_a_leader_is_established_by_its_own_record_though_all_before_was_committed() -> None:
@@ -642,6 +671,36 @@ def test_who_hears_nothing_of_its_leader_asks_for_pre_votes() -> None:
     quorum.tick(START + 1 + silence)
     assert (quorum.state, quorum.epoch) == (PROSPECTIVE, EPOCH)
     assert quorum.store.read() == (EPOCH, 1, -1)
+
+
+@pytest.mark.parametrize(("leads", "rank"), [(1, 0), (3, 1)])
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_who_knows_its_leader_dead_stands_in_its_turn(leads: int, rank: int, is_seen: bool) -> None:
+    """It is seen to be dead, or can't be reached when it was heard of just now."""
+    quorum = candidate()
+    quorum.on_request(START, leads, "x", BeginEpoch(EPOCH + 1, leads))
+    ((to, number, _),) = sent(quorum, Fetch)
+    if is_seen:
+        quorum.on_voter_lost(START, leads)
+    else:
+        quorum.on_failed(START, to, number)
+    assert quorum.state == UNATTACHED
+    if rank:
+        quorum.tick(START + rank * STAGGER_MS - 1)
+        assert quorum.state == UNATTACHED
+    quorum.tick(START + rank * STAGGER_MS)
+    assert quorum.state == PROSPECTIVE
+    quorum.on_voter_lost(START + rank * STAGGER_MS, leads)
+    assert quorum.state == PROSPECTIVE, "that is no news"
+
+
+def test_a_follower_outlives_the_death_of_another_and_a_fetch_that_fails() -> None:
+    quorum = follower()
+    answered(quorum, fetched(), START)
+    quorum.on_voter_lost(START, 3)
+    ((to, number, _),) = sent(quorum, Fetch)
+    quorum.on_failed(START, to, number)
+    assert (quorum.state, quorum.leader_id) == (FOLLOWER, 1)
 
 
 def test_who_hears_that_its_leader_leads_no_more_stands_soon() -> None:
