@@ -216,7 +216,7 @@ class FamilyClient(BrokerClient):
             refuse(answer["error_code"], "DescribeQuorum")
             (row,) = answer["topics"][0]["partitions"]
             refuse(row["error_code"], "DescribeQuorum")
-            directory = self._directory_of(row["leader_id"])
+            directory = self._directory_of(self._holder(row))
             reader = MetadataLogReader(os.path.join(directory, METADATA_DIRECTORY))
             try:
                 follower = MetadataFollower(reader, cluster_id)
@@ -227,11 +227,24 @@ class FamilyClient(BrokerClient):
 
         return self._patiently(once)
 
-    def _directory_of(self, broker_id: int) -> str:
-        """The log directory of the broker that has the active controller."""
+    def _holder(self, quorum: Message) -> int:
+        """A broker that is up, beside a controller whose log has all that is committed: the active
+        one's where it is."""
         self._topics([])
-        if broker_id not in self.cluster.brokers:
-            raise LaterFault(f"broker {broker_id}, which has the controller, is down")
+        leader = quorum["leader_id"]
+        voters: list[int] = [
+            each["replica_id"]
+            for each in quorum["current_voters"]
+            if each["log_end_offset"] >= quorum["high_watermark"]
+        ]
+        for voter in sorted(voters, key=lambda each: (each != leader, each)):
+            if voter in self.cluster.brokers:
+                return voter
+        told = " or ".join(f"{each}" for each in sorted(voters))
+        raise LaterFault(f"broker {told}, which has all metadata beside it, is down")
+
+    def _directory_of(self, broker_id: int) -> str:
+        """The log directory of a broker."""
         answer = self._ask(broker_id, DESCRIBE_LOG_DIRS, {"topics": []})
         refuse(answer["error_code"], "DescribeLogDirs")
         directory: str = answer["results"][0]["log_dir"]

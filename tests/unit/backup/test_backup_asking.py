@@ -89,17 +89,44 @@ def test_other_faults_of_a_cut_are_raised(monkeypatch: pytest.MonkeyPatch) -> No
         asking.cut({})
 
 
-def test_broker_of_the_controller_that_is_down_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its broker starts again; the controller is another process, and leads on."""
+def quorum(*ends: int) -> Any:
+    """A client in whose cluster brokers 2 and 3 are up, of these ends of controllers' logs; 7 is
+    committed, and controller 1 is the active one."""
     asking = client()
-    row = {"error_code": 0, "leader_id": 1, "high_watermark": 9}
+    voters = [
+        {"replica_id": number, "log_end_offset": end} for number, end in enumerate(ends, start=1)
+    ]
+    row = {"error_code": 0, "leader_id": 1, "high_watermark": 7, "current_voters": voters}
     answer = {"error_code": 0, "topics": [{"partitions": [row]}]}
-    monkeypatch.setattr(asking.cluster, "ask_any", lambda *_: answer)
-    asked = []
-    monkeypatch.setattr(asking, "_topics", asked.append)
-    asking.cluster.brokers = {2: ("127.0.0.1", 1)}
-    with pytest.raises(ClusterFault, match="broker 1, which has the controller, is down"):
+    asking.cluster.ask_any = lambda *_: answer
+    asking.cluster.brokers = {2: ("127.0.0.1", 1), 3: ("127.0.0.1", 2)}
+    asking._topics = lambda _names: {}
+    return asking
+
+
+@pytest.mark.parametrize(
+    ("ends", "up", "asked"),
+    [((9, 9, 9), {1, 2, 3}, 1), ((9, 9, 9), {2, 3}, 2), ((9, 6, 7), {2, 3}, 3)],
+    ids=["active", "another", "with-all"],
+)
+def test_metadata_is_read_beside_a_broker_that_is_up(
+    ends: tuple[int, ...], up: set[int], asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller is another process than the broker beside it, and leads on without it."""
+    asking = quorum(*ends)
+    asking.cluster.brokers = dict.fromkeys(up, ("127.0.0.1", 1))
+
+    class FoundFault(Exception):
+        """A broker was asked."""
+
+    def ask(broker_id: int, *_: object) -> Any:
+        raise FoundFault(broker_id)
+
+    monkeypatch.setattr(asking, "_ask", ask)
+    with pytest.raises(FoundFault, match=f"^{asked}$"):
         asking.image("cluster")
-    assert asked
+
+
+def test_brokers_beside_whole_metadata_are_waited_for() -> None:
+    with pytest.raises(ClusterFault, match="broker 1, which has all metadata beside it, is down"):
+        quorum(9, 6, 6).image("cluster")
