@@ -8,11 +8,14 @@ supervisor starts another one.
 import re
 
 _ERRNO = re.compile(r"\[Errno \d+\] ")
+_PATH = re.compile(r": '(/[^']+)'")
 
 
 def plain(text: str) -> str:
-    """A sentence without the kernel's numbers of errors: their words stand behind them."""
-    return _ERRNO.sub("", text)
+    """A sentence without the kernel's numbers of errors, as their words stand behind them, and
+    without a path that stands behind those although the sentence has named it."""
+    text = _ERRNO.sub("", text)
+    return _PATH.sub(lambda path: "" if path[1] in text[: path.start()] else path[0], text)
 
 
 def one_line(text: str) -> str:

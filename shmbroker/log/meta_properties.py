@@ -7,6 +7,7 @@ version=1
 cluster.id=MkU3OEVBNTcwNTJENDM2Qg
 """
 
+import errno
 import os
 
 from shmbroker.errors import ConfigFault, StorageFault
@@ -17,6 +18,9 @@ from shmbroker.settings.java_properties import properties
 from shmbroker.settings.setting import INT_MAX
 
 _FIX = "restore the file from a copy, or remove it to give the node a new identity"
+
+_FIX_DISK = "the kernel's log (dmesg) tells more: mend or replace the disk, and start again"
+_DISK_FAILS = (errno.EIO, errno.ENODEV, errno.ENXIO, errno.ESTALE)
 
 FIX_RIGHTS = "run it as the directory's owner, or give it the rights"
 
@@ -77,8 +81,7 @@ def read_meta_properties(path: str) -> MetaProperties | None:
     try:
         text = read_file(path)
     except StorageFault as fault:
-        is_denied = isinstance(fault.__cause__, PermissionError)
-        raise ConfigFault(f"{fault}; {FIX_RIGHTS if is_denied else _FIX}") from None
+        raise ConfigFault(f"{fault}; {_fix_of(fault.__cause__)}") from None
     if text is None:
         return None
     try:
@@ -94,6 +97,16 @@ def read_meta_properties(path: str) -> MetaProperties | None:
         raise ConfigFault(f"{path}: {missing.args[0]} is missing; {_FIX}") from None
     except ValueError as error:
         raise ConfigFault(f"{path}: {error}; {_FIX}") from None
+
+
+def _fix_of(refusal: BaseException | None) -> str:
+    """What to do where the file can't be read. One that a failing disk does not give is not to be
+    removed: it may be whole."""
+    if isinstance(refusal, PermissionError):
+        return FIX_RIGHTS
+    if isinstance(refusal, OSError) and refusal.errno in _DISK_FAILS:
+        return _FIX_DISK
+    return _FIX
 
 
 def _node_id(text: str) -> int:

@@ -58,7 +58,7 @@ class Consequences:
         if is_needed and not boots.can_go_on(
             self._children.able(), self._readiness.is_ready, self._is_new
         ):
-            self._logger.error("%s can't boot: %s", slot.title, why)
+            self._logger.error("the family stops, as %s can't boot: %s", slot.title, why)
             return None
         delay = running.tries.retry_s()
         self._logger.error("%s can't boot, next try in %.0f s: %s", slot.title, delay, why)

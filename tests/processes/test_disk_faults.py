@@ -2,10 +2,13 @@
 derived is done without, records are refused with KAFKA_STORAGE_ERROR and taken again by itself."""
 
 import errno
+import os
+import re
 from pathlib import Path
 
 import pytest
 
+from shmbroker.processes.supervisor import EXIT_CHILD_BOOT
 from shmbroker.testing.broker import Broker
 from tests.support.acknowledged_load import batch_now, read_some
 from tests.support.preloaded import preload
@@ -13,6 +16,7 @@ from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
 
 STORAGE_ERROR = 56
+NOT_CONTROLLER = 41
 FAILING_WRITES = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -78,6 +82,12 @@ int open64(const char *path, int flags, ...) {
     va_end(more);
     if (flags & O_CREAT) REFUSE(fault_of(path));
     return ((int (*)(const char *, int, ...))REAL("open64"))(path, flags, mode);
+}
+"""
+FAILING_FLUSHES = r"""
+int fdatasync(int fd) {
+    REFUSE(fault_of_fd(fd));
+    return ((int (*)(int))REAL("fdatasync"))(fd);
 }
 """
 DERIVED = (".index", ".timeindex", ".snapshot", "leader-epoch-checkpoint")
@@ -155,3 +165,43 @@ def test_each_file_that_cannot_be_written(failing: Path) -> None:
                     values, _ = read_some(client, topic, 0, first)
                     numbers = [int(value.partition(b" ")[0]) for value in values]
                     assert numbers == list(range(first, count)), topic
+
+
+@pytest.fixture
+def flushing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, and nothing can be flushed there."""
+    return preload(FAILING_WRITES + FAILING_FLUSHES, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
+def test_sole_controller_whose_disk_fails_ends_the_family_with_one_sentence(
+    flushing: Path, code: int
+) -> None:
+    """It names the process, the place and the cause; a start on the mended disk has everything."""
+    with Broker("--set", "shmbroker.disk.reserve.bytes=0") as broker:
+        with RawClient(broker.address) as client:
+            client.create_topic("kept")
+            assert client.produce("kept", batch_now(b"0"))["error_code"] == 0
+            flushing.write_text(f"{code} node-1/__cluster_metadata-0/")
+            assert client.produce("kept", batch_now(b"1"))["error_code"] == 0
+            body = {
+                "topics": [
+                    {"name": "refused", "num_partitions": 1, "replication_factor": 1}
+                    | {"assignments": [], "configs": []}
+                ],
+                "timeout_ms": 10_000,
+                "validate_only": False,
+            }
+            (row,) = client.ask("CreateTopics", 5, body)["topics"]
+            assert row["error_code"] == NOT_CONTROLLER
+        assert broker.process.wait(20) == EXIT_CHILD_BOOT
+        (line,) = (line for line in broker.log.splitlines() if "the family stops" in line)
+        words = f"as controller-1 can't boot: .*{broker.data}/node-1.*: {os.strerror(code)}$"
+        assert re.search(words, line), line
+        assert line.count(str(broker.data)) == 1
+        assert "Traceback" not in broker.log
+        flushing.unlink()
+        broker.start()
+        with RawClient(broker.address) as client:
+            assert read_some(client, "kept", 0, 0)[0] == [b"0", b"1"]
+            client.create_topic("later")

@@ -106,6 +106,12 @@ def file_system(facts: Facts) -> Result:
 
 def mount(facts: Facts) -> Result:
     for node in _nodes(facts):
+        if node.refusal:
+            return fault(
+                f"the file system of {node.path} has given up: {node.refusal}",
+                "stop what runs there, check the file system or replace the disk, start again; "
+                "`dmesg` tells more",
+            )
         if "ro" in node.options:
             return fault(
                 f"{node.path} is mounted to be read only", f"mount -o remount,rw {node.path}"
@@ -414,7 +420,7 @@ CHECKS = [
         ("private", "Whether others may", private),
         ("temporary", "Whether it lies below `/tmp`, `/run` or `/dev/shm`", temporary),
         ("file-system", "The kind of file system: networked, in memory, copying", file_system),
-        ("mount", "How it is mounted", mount),
+        ("mount", "How it is mounted, and whether it still writes", mount),
         ("free", "Free space, and the reserve below which Produce is refused", free),
         ("inodes", "Free inodes", inodes),
         ("disks", "Whether replicas share a disk", disks),

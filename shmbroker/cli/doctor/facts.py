@@ -93,6 +93,8 @@ class Node:
     cluster_id: str | None = None
     fault: str = ""
     """Why its meta.properties can't be used."""
+    refusal: str = ""
+    """Why its disk refuses a flush."""
     partitions: int = 0
     marked: list[str] = field(default_factory=list)
     """Directories that end in -stray, -future."""

@@ -88,6 +88,7 @@ def _node(path: str, root: Path, is_ours: bool) -> Node:
     except (ConfigFault, OSError) as fault:
         node.fault = str(fault)
         identity = None
+    node.refusal = _refusal(f"{path}/meta.properties")
     if identity is not None:
         node.node_id, node.cluster_id = identity.node_id, identity.cluster_id
     names = or_none(lambda: os.listdir(path)) or []
@@ -114,6 +115,22 @@ def _node(path: str, root: Path, is_ours: bool) -> Node:
     return node
 
 
+def _refusal(path: str) -> str:
+    """Why the disk refuses to flush a file, of which nothing is to be written: only a file system
+    that has given up does. "" if it does not, or the file can't be opened."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        os.fdatasync(fd)
+    except OSError as fault:
+        return os.strerror(fault.errno or 0)
+    finally:
+        os.close(fd)
+    return ""
+
+
 def _scanned(path: str) -> list[os.DirEntry[str]]:
     with os.scandir(path) as entries:
         return list(entries)
@@ -123,7 +140,7 @@ def _is_locked(path: str) -> bool:
     """Whether somebody holds the lock; taken for a moment if nobody does."""
     import fcntl
 
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -293,6 +293,7 @@ SAYS: list[tuple[str, str, Change, str]] = [
     ("directory/file-system", WARNING, node(kind="tmpfs"), "tmpfs"),
     ("directory/file-system", NOTE, node(kind="btrfs"), "btrfs"),
     ("directory/mount", FAULT, node(options=["ro"]), "read only"),
+    ("directory/mount", FAULT, node(refusal="Input/output error"), "given up: Input/output"),
     ("directory/mount", WARNING, node(options=["rw", "nobarrier"]), "nobarrier"),
     ("directory/free", FAULT, node(free_bytes=100 << 20), "less than the reserve"),
     ("directory/free", WARNING, node(free_bytes=5 * GIB), "5 GiB of 100 GiB"),

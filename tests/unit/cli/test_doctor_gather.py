@@ -1,7 +1,10 @@
 """What the doctor reads out of /proc, of a directory, of a metadata log that Apache Kafka wrote."""
 
+import errno
+import fcntl
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -195,6 +198,40 @@ def test_directory_of_apache_kafka_is_its_own_node(root: Path, tmp_path: Path) -
     make_node(tmp_path / "logs", 7, "t-0", "__cluster_metadata-0")
     (node,) = data_directory(str(tmp_path / "logs"), root).nodes
     assert (node.node_id, node.partitions, node.has_metadata, node.is_ours) == (7, 1, True, False)
+
+
+def test_disk_that_refuses_a_flush_is_told(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_node(tmp_path / "logs", 7)
+    assert data_directory(str(tmp_path / "logs"), root).nodes[0].refusal == ""
+
+    def refuse(_fd: int) -> None:
+        raise OSError(errno.EROFS, "words of the C library")
+
+    monkeypatch.setattr(os, "fdatasync", refuse)
+    (node,) = data_directory(str(tmp_path / "logs"), root).nodes
+    assert node.refusal == "Read-only file system"
+
+
+def test_lock_on_a_disk_that_takes_no_writes_is_seen(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the broker that holds it would be taken for one that serves a copy."""
+    lock = tmp_path / ".supervisor.lock"
+    lock.write_text("7\n")
+    real_open = os.open
+
+    def read_only(path: Any, flags: int, *more: Any) -> int:
+        if flags & os.O_ACCMODE != os.O_RDONLY:
+            raise OSError(errno.EROFS, "Read-only file system", path)
+        return real_open(path, flags, *more)
+
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        monkeypatch.setattr(os, "open", read_only)
+        found = data_directory(str(tmp_path), root)
+    assert (found.is_locked, found.holder) == (True, 7)
 
 
 def test_old_meta_properties_are_told(root: Path, tmp_path: Path) -> None:

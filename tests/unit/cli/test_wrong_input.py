@@ -20,7 +20,7 @@ from shmbroker.cli.commands import main
 from shmbroker.cli.outcome import CommandEnding, say, sentence
 from shmbroker.client import admin
 from shmbroker.client.faults import ClusterFault, DeniedFault
-from shmbroker.errors import ConfigFault, StorageFault
+from shmbroker.errors import ConfigFault, StorageFault, plain
 from shmbroker.log import checkpoints
 from shmbroker.log.meta_properties import read_meta_properties
 from shmbroker.observe import attach
@@ -313,6 +313,23 @@ def test_identity_that_may_not_be_read_is_not_to_be_removed(
     with pytest.raises(ConfigFault, match="run it as the directory's owner") as refusal:
         read_meta_properties(str(tmp_path / "meta.properties"))
     assert "remove" not in str(refusal.value)
+
+
+def test_identity_that_a_failing_disk_does_not_give_is_not_to_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "meta.properties")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error", path)
+
+    monkeypatch.setattr(checkpoints, "_read", fail)
+    with pytest.raises(ConfigFault, match="dmesg") as refusal:
+        read_meta_properties(path)
+    told = plain(str(refusal.value))
+    assert told.startswith(f"can't read {path}: Input/output error; ")
+    assert "remove" not in told
+    assert plain("can't move /a: [Errno 5] no: '/b'") == "can't move /a: no: '/b'"
 
 
 def test_directory_and_settings_that_may_not_be_read_say_who_needs_the_right(
