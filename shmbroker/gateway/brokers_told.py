@@ -4,6 +4,8 @@ Rules of this file:
 * A broker that is gone stays in Metadata for a while, without leading anything: its port is served
   all the time. librdkafka drops a broker that Metadata leaves out with all that it has for it, and
   if its partitions are just moving to their next leader, they lie with nobody for up to 1.5 s.
+* One that has not run, as it can't boot, is in no Metadata, as in Kafka: clients would try it again
+  and again, and each of its next tries to boot is a death.
 """
 
 from __future__ import annotations
@@ -58,12 +60,20 @@ class BrokersTold:
         """Ids of brokers that run, but hang or stop: others lead in their place."""
         self.gone: dict[int, float] = {}
         """Brokers that died or were fenced, and until when Metadata names them nevertheless."""
+        self._ran: set[int] = set()
+        """Brokers whose process has run since their last death."""
 
     # ── who comes and goes ──────────────────────────────────────────────────────────────────────
 
+    def on_running(self, number: int) -> None:
+        """Note that a broker's process runs."""
+        self._ran.add(number)
+
     def on_lost(self, number: int, now: float) -> None:
-        """Note that a broker's process has died."""
-        self.gone[number] = now + GONE_TOLD_S
+        """Note that a broker's process has died, if it ran."""
+        if number in self._ran:
+            self._ran.remove(number)
+            self.gone[number] = now + GONE_TOLD_S
 
     def look_at_fences(self, now: float) -> frozenset[int]:
         """Take from the image who is fenced: those that were not before."""
@@ -73,7 +83,7 @@ class BrokersTold:
             if not broker.is_active and number in self.io_peers
         )
         added = fenced - self.fenced
-        for number in added:
+        for number in added & self._ran:
             self.gone[number] = now + GONE_TOLD_S
         self.fenced = fenced
         return added

@@ -394,6 +394,8 @@ class Gateway:
         self.plain.cache.clear()
 
     def on_peer_running(self, peer: Peer) -> None:
+        if peer.slot in self.files:
+            self.told.on_running(peer.number)
         self.plain.cache.clear()
 
     def follow_metadata(self) -> None:

@@ -132,6 +132,10 @@ def test_broken_node_is_said_and_tried_again_while_the_others_serve(
             (first, *_) = (line for line in broker.log.splitlines() if f"{title} can't" in line)
             assert str(node / META_PROPERTIES) in first, "the reason is in the line"
             assert f"without {title}: {node}" in ready
+        with RawClient(broker.address) as client:
+            body = {"topics": [], "allow_auto_topic_creation": False}
+            brokers = client.ask("Metadata", 9, body)["brokers"]
+        assert [each["node_id"] for each in brokers] == [1, 3]
         lacking = ready.partition("; without ")[2]
         wait_until(lambda: lacking in told().partition("READY=1")[2], "STATUS= with the same")
         command = [sys.executable, "-m", "shmbroker", "status", "-b", broker.address]
