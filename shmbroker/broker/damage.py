@@ -19,7 +19,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from shmbroker import logs
 from shmbroker.broker.partition_store import PartitionStore
@@ -72,6 +72,12 @@ class DamageMender:
         elif segment is not None and len(partition.replicas) == 1:
             self._add(partition, segment, fault, now_ms)
         self.run(now_ms)
+
+    def restore_removed(self, partitions: Iterable[Partition]) -> None:
+        """Write again what somebody has removed of these, before the process ends that has it."""
+        for partition in partitions:
+            if is_active_file_gone(partition.log):
+                self._restore(partition)
 
     def _restore(self, partition: Partition) -> None:
         """Write a log's segment to a file again: its file is gone, and the map has all of it.

@@ -26,7 +26,7 @@ class Housekeeping:
         broker.disk_watch.look()
         if not broker.replication.is_alone:
             broker.replication.look_at_all(broker.image)
-        broker.upkeep.run(now_ms)
+        broker.damage.restore_removed(broker.upkeep.run(now_ms))
         broker.compaction.run(now_ms)
         broker.damage.run(now_ms)
         broker.tiering.run()

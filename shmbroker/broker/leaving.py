@@ -60,4 +60,5 @@ class Leaving:
         broker.flusher.stop()
         broker.finish_flushes()
         broker.publish()
+        broker.damage.restore_removed(broker.partitions.values())
         broker.store.close(broker.registration.epoch, broker.clock.monotonic)

@@ -69,8 +69,9 @@ class Upkeep:
         self._clean_ms.pop(key, None)
         self._sizes.pop(key, None)
 
-    def run(self, now_ms: int) -> None:
+    def run(self, now_ms: int) -> list[Partition]:
         """Do a round: some partitions' flushes and parking; retention and checkpoints when due.
+        The partitions that it was about.
 
         now_ms: by the wall clock.
         """
@@ -108,6 +109,7 @@ class Upkeep:
         if steady_ms >= store.next_checkpoint_ms:
             store.next_checkpoint_ms = steady_ms + CHECKPOINT_INTERVAL_MS
             self._try(store.checkpoint)
+        return due
 
     def _checkpoint_log_starts(self) -> None:
         """Make log start offsets durable, of logs that are on the disk up to there: those that are

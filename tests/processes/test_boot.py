@@ -268,6 +268,28 @@ def test_family_goes_on_when_its_metadata_log_is_removed(tmp_path: Path) -> None
         assert is_served(broker, "another")
 
 
+def test_directory_of_a_topic_that_is_removed_while_it_is_served_comes_back(tmp_path: Path) -> None:
+    """Neither a stop nor, once the log has a line of it, the death of all costs a record."""
+    directory = tmp_path / "node-1" / f"{TOPIC}-0"
+    line = f"{directory}/{0:020d}.log was removed by somebody; it is there again"
+    values = []
+    with Broker(data=tmp_path) as broker:
+        with RawClient(broker.address) as client:
+            client.create_topic(TOPIC)
+        for end in (broker.stop, broker.kill):
+            values.append(end.__name__.encode())
+            with RawClient(broker.address) as client:
+                assert client.produce(TOPIC, batch_now(values[-1]))["error_code"] == 0
+            shutil.rmtree(directory)
+            if end == broker.kill:
+                wait_until(lambda: line in broker.log, "a line")
+            assert end() in (0, None)
+            assert line in broker.log
+            broker.start()
+            with RawClient(broker.address) as client:
+                assert read_values(client, TOPIC, 0) == values
+
+
 def is_served(broker: Broker, topic: str) -> bool:
     """Whether records can be written to a topic."""
     try:
