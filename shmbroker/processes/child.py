@@ -28,6 +28,7 @@ from shmbroker.ipc.member import BACKLOG_RETRY_S, FamilyMember
 from shmbroker.ipc.peer import Peer
 from shmbroker.ipc.slots import CLEANER, PAGES, TIER, Slot
 from shmbroker.log.faults import DiskFullFault
+from shmbroker.log.meta_properties import FIX_RIGHTS
 from shmbroker.processes import output
 from shmbroker.processes.shared_core import SharedCore, shared_core
 from shmbroker.processes.shared_resources import SharedResources
@@ -209,7 +210,7 @@ def run_child(
         if child is not None and child.has_served:
             logger.error("%s", fault)
         else:
-            shared.leave_last_words(slot.index, plain(str(fault)))
+            shared.leave_last_words(slot.index, _why(fault))
             is_successor = shared.counters.words[shared.counters.at(slot.index, INCARNATION)] > 1
             can_wait = is_successor and isinstance(fault, DiskFullFault)
             status = EXIT_TRY_AGAIN if can_wait else EXIT_BOOT_FAULT
@@ -226,6 +227,15 @@ def run_child(
             output.flush()
         finally:
             os._exit(status)
+
+
+def _why(fault: Fault) -> str:
+    """A fault's words, and what to do where a right is missing: to the disk itself, whichever file
+    it was."""
+    words = plain(str(fault))
+    if isinstance(fault.__cause__, PermissionError) and FIX_RIGHTS not in words:
+        words += f"; {FIX_RIGHTS}"
+    return words
 
 
 def go_before_supervisor(role: str) -> None:

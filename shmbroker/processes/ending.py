@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 
 from shmbroker import clock
+from shmbroker.processes.child import EXIT_BOOT_FAULT
 from shmbroker.processes.sd_notify import notify
 from shmbroker.processes.stopping import MAY_BE_KILLED, Stop, waited_for
 
@@ -37,7 +38,10 @@ class Ending:
         is_excused = death.running.why or slot.role in MAY_BE_KILLED
         if death.code in (0, -signal.SIGTERM) or is_excused:
             return True
-        self._logger.error("%s did not stop cleanly: it ended with %s", slot.title, death.how)
+        why = f"it ended with {death.how}"
+        if death.code == EXIT_BOOT_FAULT:
+            why = self._children.shared.last_words(slot.index) or why
+        self._logger.error("%s did not stop cleanly: %s", slot.title, why)
         return False
 
     def rest(self) -> float:

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from shmbroker import clock
+from shmbroker.errors import StorageFault
 from shmbroker.gateway.listener import Listener
 from shmbroker.ipc.slots import CONTROLLER, IO_WORKER, NETWORK_WORKER, Slot
 from shmbroker.processes import boots
-from shmbroker.processes.child import EXIT_BOOT_FAULT, EXIT_TRY_AGAIN
+from shmbroker.processes.child import EXIT_BOOT_FAULT, EXIT_TRY_AGAIN, run_child
 from shmbroker.processes.children import Children, Death
 from shmbroker.processes.consequences import Consequences
 from shmbroker.processes.ending import Ending
@@ -125,7 +126,7 @@ def test_who_waits_for_room_is_not_unable(
 
 
 def test_try_that_fails_while_the_family_stops_is_no_unclean_stop(
-    children: Children, monkeypatch: pytest.MonkeyPatch
+    children: Children, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("os.waitpid", lambda pid, _flags: (pid, EXIT_BOOT_FAULT << 8))
     ending = Ending(children, logger)
@@ -133,3 +134,24 @@ def test_try_that_fails_while_the_family_stops_is_no_unclean_stop(
         running = children.running[index]
         running.why, running.pid, running.pidfd = why, 4711, os.dup(0)
         assert ending.is_clean(children.bury(running.pidfd)) == is_clean
+    assert caplog.messages == ["io-worker-1 did not stop cleanly: the disk of io-worker-1 is gone"]
+
+
+@pytest.mark.parametrize("cause", [PermissionError(13, "Permission denied", "/x"), OSError(5, "")])
+def test_missing_right_is_told_with_what_to_do(
+    shared: Any, monkeypatch: pytest.MonkeyPatch, cause: OSError
+) -> None:
+    """Whichever file it was: a start by another user may have left some that are that user's."""
+    said: list[str] = []
+    shared.leave_last_words = lambda _index, text: said.append(text)
+    monkeypatch.setattr("shmbroker.processes.child.set_title", lambda *_: None)
+    monkeypatch.setattr("os._exit", lambda _status: None)
+    monkeypatch.setattr("logging.shutdown", lambda: None)
+
+    def begin() -> None:
+        raise StorageFault(f"can't read /x: {cause}") from cause
+
+    run_child(shared, SLOTS[0], os.getppid(), begin, lambda *_: pytest.fail("made"))
+    (told,) = said
+    is_denied = isinstance(cause, PermissionError)
+    assert told.endswith("; run it as the directory's owner, or give it the rights") == is_denied
