@@ -195,8 +195,8 @@ class PartitionDirectories:
         if is_lost and not is_flushed and _has_batches(path):
             return None
         why = "of its directory" if mark else "of that name"
-        logger.warning("%s is written anew, with the topic id %s", metadata, why)
         write_partition_metadata(metadata, topic_id)
+        logger.warning("%s is written anew, with the topic id %s", metadata, why)
         mark_directory(path, topic_id)
         return topic_id
 

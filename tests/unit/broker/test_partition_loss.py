@@ -418,6 +418,30 @@ def test_new_topic_is_no_loss(node: Node, caplog: pytest.LogCaptureFixture) -> N
 # --- a directory without partition.metadata ---
 
 
+def test_what_a_full_disk_refuses_is_not_said_to_be_written(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried again each second: one line then, when it is done."""
+    topic = Topic()
+    node.fill(topic, 1)
+    node.stop()
+    metadata = node.directory(topic) / "partition.metadata"
+    metadata.unlink()
+    node.start()
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shmbroker.log.checkpoints.write_all", refuse)
+        for _ in range(2):
+            with pytest.raises(StorageFault, match="No space left"):
+                node.open(topic)
+    assert "written anew" not in caplog.text
+    node.open(topic)
+    assert caplog.text.count(f"{metadata} is written anew") == 1
+
+
 @pytest.mark.parametrize("damage", ["removed", "emptied", "garbage"])
 def test_directory_says_whose_it_is_where_its_file_does_not(node: Node, damage: str) -> None:
     topic = Topic()
