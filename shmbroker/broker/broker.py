@@ -322,7 +322,7 @@ class Broker:
         if watched and any(each.key in watched for each in appended):
             return False
         return self.replication.is_alone or not (
-            self.has_entries() or any(each.followed_rows for each in appended)
+            any(each.followed_rows for each in appended) or self.has_entries()
         )
 
     def turn(self) -> float:

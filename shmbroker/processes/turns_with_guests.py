@@ -73,6 +73,7 @@ class TurnsWithGuests:
         host, broker, beside, doorbell = self.host, self.broker, self.beside, self.doorbell
         gateway, guests = beside.gateway, beside.guests
         monotonic, answers, present = clock.monotonic, self.answers, guests.present
+        waiting = broker.acks.delayed.partitions
         events: Events = []
         now = due = broker_due = turned_at = 0.0
         while not host.must_stop:
@@ -85,8 +86,8 @@ class TurnsWithGuests:
                 is_usual = beside.read(events)
             has_served = bool(events)
             # B. All was answered: what else an append brings about waits for the next requests.
-            is_put_off = has_served and not is_usual and now - turned_at < PUT_OFF_S
-            if is_put_off and broker.may_wait():
+            may_wait = has_served and broker.may_wait()
+            if may_wait and not is_usual and now - turned_at < PUT_OFF_S:
                 came, has_served = beside.look_before_sleep(True), False
                 if came:
                     events, now = came, monotonic()
@@ -94,7 +95,8 @@ class TurnsWithGuests:
             # C.
             limit = turned_at + APPENDED_WAITS_S if broker.acks.appended else broker_due
             rest: float | None = None
-            if has_served and now < limit and not has_work(broker) and broker.may_wait():
+            had_waiting = bool(waiting)
+            if has_served and may_wait and now < limit and not has_work(broker):
                 rest = rest_until(broker, min(broker_due, limit))
             else:
                 turned_at = broker_due = now
@@ -115,14 +117,13 @@ class TurnsWithGuests:
                     due = now + gateway.answer()
                     if rest != 0.0 and host.has_entries():
                         rest = 0.0  # a request that was held went on the ring
-                waits = bool(broker.acks.delayed.partitions)
-                if rest is None and not waits:
+                if rest is None and not (had_waiting or waiting):
                     rest = broker.rest()  # after the answers, as nobody waits for it
                     broker_due = now + rest
             # E.
             came = None
             if has_some and rest != 0.0:
-                came = beside.look_before_sleep(has_served, waits)
+                came = beside.look_before_sleep(has_served, bool(waiting))
                 if came is None:
                     rest = min(broker.rest() if rest is None else rest, max(0.0, due - now))
             if came is not None:

@@ -354,7 +354,7 @@ OLD_BUGS = (
         "the first batch of a transaction waits for the next turn of an idle broker",
         (
             Change(
-                "shmbroker.broker.broker:Broker.turn",
+                "shmbroker.broker.broker:Broker.run_once",
                 "    had_work |= self.coordinators.run_due(self._steady_ms)\n"
                 "    commit = self.acks.group_commit\n"
                 "    if commit.waiting or commit.wanted:\n"
