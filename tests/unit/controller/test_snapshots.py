@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 from controller_at_work import CLUSTER_ID, DIRECTORY_ID, NOW_MS, join
@@ -30,6 +29,7 @@ from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.wire.metadata_records import decode_metadata_record, encode_metadata_record
 from tests.support.damaged_directory import Damage, empty, fill, flip, flip_last, halve, zero
 from tests.support.descriptors import open_below
+from tests.support.kills import kill_after
 from tests.support.metadata_log import read_all
 
 METADATA = "__cluster_metadata-0"
@@ -157,9 +157,6 @@ def test_a_kill_at_any_step_of_a_snapshot_leaves_a_log_or_the_snapshot(
     snapshot = SnapshotId(100, 6)
     content = b"".join(snapshot_pieces([feature(1)], 6, NOW_MS, NOW_MS))
 
-    class Killed(Exception):
-        pass
-
     def killed_after(steps: int) -> bool:
         """Whether there were more steps than these."""
         node = tmp_path / str(steps)
@@ -171,31 +168,16 @@ def test_a_kill_at_any_step_of_a_snapshot_leaves_a_log_or_the_snapshot(
         assert len(list((node / METADATA).glob("*.log"))) > 2
         log = MetadataLog.open(str(node), now_ms, config)
         log.write_snapshot(snapshot, 0, content)
-        is_killed, left = False, steps
-
-        def counted(real: Any) -> Any:
-            def call(*arguments: Any, **named: Any) -> Any:
-                nonlocal left
-                if not left:
-                    raise Killed
-                left -= 1
-                return real(*arguments, **named)
-
-            return call
-
-        with monkeypatch.context() as patch:
-            for name in ("unlink", "rename", "ftruncate", "open"):
-                patch.setattr(os, name, counted(getattr(os, name)))
-            try:
-                log.install_snapshot(snapshot)
-            except Killed:
-                is_killed = True
+        calls = [(os, name) for name in ("unlink", "rename", "ftruncate", "open")]
+        with kill_after(steps, monkeypatch, *calls) as kill:
+            log.install_snapshot(snapshot)
         again = MetadataLog.open(str(node), now_ms)
         epoch, end = again.last_epoch, again.log_end_offset
-        assert end == 100 if epoch == 6 else is_killed and end <= end_offset, (steps, epoch, end)
+        is_as_before = kill.happened and end <= end_offset
+        assert end == 100 if epoch == 6 else is_as_before, (steps, epoch, end)
         assert bool(again.read(0)) == (epoch == 5), "what is before it is in the snapshot"
         again.close()
-        return is_killed
+        return kill.happened
 
     assert next(steps for steps in range(200) if not killed_after(steps)) > 20
 

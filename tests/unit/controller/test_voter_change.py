@@ -3,7 +3,6 @@
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from controller_at_work import NOW_MS, create
@@ -15,6 +14,7 @@ from shmbroker.controller.raft.voter import Voter
 from shmbroker.controller.raft.voter_change import judge, look
 from shmbroker.errors import ConfigFault
 from tests.support.family_memory import VirtualClock
+from tests.support.kills import kill_after
 
 
 def now_ms() -> int:
@@ -86,8 +86,7 @@ def test_shrinking_keeps_the_longest_log(tmp_path: Path) -> None:
 def test_a_kill_at_any_write_of_a_change_leaves_it_to_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Killed(Exception):
-        pass
+    calls = (os, "rename"), (os, "unlink"), (shutil, "rmtree")
 
     def killed_after(steps: int) -> bool:
         """Whether there were more writes than these of 3 to 1, where 3 has the longest log."""
@@ -98,34 +97,15 @@ def test_a_kill_at_any_write_of_a_change_leaves_it_to_the_next_start(
         state = QuorumState(metadata[3])
         state.voters = [1, 2, 3]
         state.write(2, 3, -1)
-        left = steps
-
-        def counted(real: Any) -> Any:
-            def call(*arguments: Any, **named: Any) -> Any:
-                nonlocal left
-                if not left:
-                    raise Killed
-                left -= 1
-                return real(*arguments, **named)
-
-            return call
-
-        is_killed = False
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "rename", counted(os.rename))
-            patch.setattr(os, "unlink", counted(os.unlink))
-            patch.setattr(shutil, "rmtree", counted(shutil.rmtree))
-            try:
-                change_voters(metadata, [1])
-            except Killed:
-                is_killed = True
+        with kill_after(steps, monkeypatch, *calls) as kill:
+            change_voters(metadata, [1])
         change_voters(metadata, [1])
         log = MetadataLog.open(str(root / "node-1"), now_ms)
         assert log.log_end_offset == ahead, steps
         log.close()
         voters = {node: QuorumState(directory).voters for node, directory in metadata.items()}
         assert voters in ({1: each, 2: [], 3: []} for each in ([1], [])), steps
-        return is_killed
+        return kill.happened
 
     assert next(steps for steps in range(100) if not killed_after(steps)) > 4
 

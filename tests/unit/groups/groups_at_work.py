@@ -48,6 +48,13 @@ class Table:
         settings = ClassicSettings(delay_ms, size_max)
         self.group = ClassicGroup("group", settings, self.make_id, START_MS, NO_SHARD)
 
+    def successor(self, size_max: int = 100) -> "Table":
+        """The group as another coordinator loads it."""
+        table = Table(size_max=size_max)
+        table.group.replay(self.stored[-1])
+        table.run(table.group.on_loaded(table.now_ms))
+        return table
+
     def make_id(self, prefix: str) -> str:
         self.ids += 1
         return f"{prefix}-{self.ids}"
@@ -69,6 +76,14 @@ class Table:
             self.now_ms = max(self.now_ms, self.group.wake_ms)
             self.run(self.group.on_time(self.now_ms))
         self.now_ms = end
+
+    def join_two(self, **more: Any) -> tuple[str, str]:
+        """Two members join: the leader, and the other."""
+        calls = [self.join(**more) for _ in range(2)]
+        self.wait(100)
+        leader: str = calls[0].answer["leader"]
+        [follower] = {each.answer["member_id"] for each in calls} - {leader}
+        return leader, follower
 
     def join(
         self,

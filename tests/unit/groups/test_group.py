@@ -351,10 +351,7 @@ def test_a_rebalance_timeout_of_0_leaves_no_time_to_sync() -> None:
 
 def test_a_newcomer_before_the_assignment_sends_waiting_syncs_back_to_join() -> None:
     table = Table(delay_ms=10)
-    calls = [table.join() for _ in range(2)]
-    table.wait(100)
-    leader = calls[0].answer["leader"]
-    follower = next(c.answer["member_id"] for c in calls if c.answer["member_id"] != leader)
+    _, follower = table.join_two()
     sync = table.sync(follower)
     table.join()
     assert code(sync) == REBALANCE
@@ -375,10 +372,7 @@ def test_an_assignment_that_cannot_be_stored_is_made_again() -> None:
 
 def test_a_sync_that_overtakes_another_sends_it_away() -> None:
     table = Table(delay_ms=10)
-    calls = [table.join() for _ in range(2)]
-    table.wait(100)
-    leader = calls[0].answer["leader"]
-    follower = next(c.answer["member_id"] for c in calls if c.answer["member_id"] != leader)
+    leader, follower = table.join_two()
     first, second = table.sync(follower), table.sync(follower)
     assert code(first) == REBALANCE
     table.sync(leader, {follower: b"x"})

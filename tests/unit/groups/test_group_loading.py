@@ -17,9 +17,7 @@ REBALANCE = error_codes.REBALANCE_IN_PROGRESS
 def test_a_group_goes_on_where_its_record_left_it() -> None:
     table = Table(delay_ms=10)
     leader, follower = static_group(table, "a", "b")
-    successor = Table()
-    successor.group.replay(table.stored[-1])
-    successor.run(successor.group.on_loaded(successor.now_ms))
+    successor = table.successor()
     assert successor.group.state == "Stable"
     assert value_of(successor.group) == table.stored[-1]
     assert successor.group.held_bytes == table.group.held_bytes
@@ -33,9 +31,7 @@ def test_an_empty_group_is_loaded_empty() -> None:
     table = Table()
     (one,) = table.stable(1)
     table.leave((one, None))
-    successor = Table()
-    successor.group.replay(table.stored[-1])
-    successor.run(successor.group.on_loaded(successor.now_ms))
+    successor = table.successor()
     assert (successor.group.state, successor.group.generation_id) == ("Empty", 2)
     assert successor.group.wake_ms == NEVER_MS
 
@@ -43,18 +39,14 @@ def test_an_empty_group_is_loaded_empty() -> None:
 def test_a_loaded_group_that_is_too_large_now_rebalances() -> None:
     table = Table()
     one, _ = table.stable(2)
-    successor = Table(size_max=1)
-    successor.group.replay(table.stored[-1])
-    successor.run(successor.group.on_loaded(successor.now_ms))
+    successor = table.successor(size_max=1)
     assert successor.heartbeat(one) == REBALANCE
 
 
 def test_a_loaded_group_that_is_just_as_large_as_allowed_stays_as_it_is() -> None:
     table = Table()
     one, _ = table.stable(2)
-    successor = Table(size_max=2)
-    successor.group.replay(table.stored[-1])
-    successor.run(successor.group.on_loaded(successor.now_ms))
+    successor = table.successor(size_max=2)
     assert successor.heartbeat(one) == 0
 
 

@@ -66,10 +66,7 @@ def test_a_member_that_waits_for_the_others_need_not_be_heard() -> None:
 
 def test_a_member_that_waits_for_its_assignment_need_not_be_heard() -> None:
     table = Table(delay_ms=10)
-    calls = [table.join(rebalance_ms=10 * SESSION_MS) for _ in range(2)]
-    table.wait(100)
-    leader = calls[0].answer["leader"]
-    follower = next(c.answer["member_id"] for c in calls if c.answer["member_id"] != leader)
+    leader, follower = table.join_two(rebalance_ms=10 * SESSION_MS)
     waiting = table.sync(follower)
     assert table.heartbeat(follower) == 0, "and that begins no session"
     for _ in range(15):
@@ -83,10 +80,7 @@ def test_a_member_that_waits_for_its_assignment_need_not_be_heard() -> None:
 
 def test_who_leaves_is_answered_what_it_had_synced_for() -> None:
     table = Table(delay_ms=10)
-    calls = [table.join() for _ in range(2)]
-    table.wait(100)
-    leader = calls[0].answer["leader"]
-    follower = next(c.answer["member_id"] for c in calls if c.answer["member_id"] != leader)
+    _, follower = table.join_two()
     waiting = table.sync(follower)
     assert table.leave((follower, None)) == [0]
     assert code(waiting) == UNKNOWN_MEMBER
