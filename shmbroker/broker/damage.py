@@ -91,7 +91,7 @@ class DamageMender:
                     write_partition_metadata(identity, partition.topic_id)
                     mark_directory(log.directory, partition.topic_id)
                     log.leader_epochs.is_written = False
-                    log.leader_epochs.write()
+                    log.write_epochs()
                 logger.error("%s was removed by somebody; it is there again, whole", path)
                 self.store.count("log_damage")
         except StorageFault as fault:

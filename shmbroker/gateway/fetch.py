@@ -113,7 +113,7 @@ _pack_row = READ_PARTITION.pack
 
 
 class FetchApi:
-    """The network worker's side of Fetch. `place`: of how many workers it is which, from 0."""
+    """The network worker's side of Fetch. `place`: its number among the `workers`, from 0."""
 
     def __init__(
         self, gateway: RequestContext, place: int = 0, workers: int = 1, guests: int = 0

@@ -67,7 +67,7 @@ class Results:
         self.partial = PartialResults()
         self.waiting_reads: list[WaitingRead] = []
         self.asked_files: set[int] = set()
-        self.reader: Connection | None = None
+        self.flushed_first: Connection | None = None
         """A connection among those touched whose read is done."""
         self._ask_again_at = 0.0
 
@@ -115,12 +115,12 @@ class Results:
             reader.release()
         if touched:
             flush = gateway.loop.flush
-            if self.reader is not None:
+            if self.flushed_first is not None:
                 # A consumer before the producer's ack that came with its records: somebody waits
                 # for the first, and each send takes some 10 us. Only one: acks wait meanwhile.
-                flush(self.reader)
-                touched.discard(self.reader)
-                self.reader = None
+                flush(self.flushed_first)
+                touched.discard(self.flushed_first)
+                self.flushed_first = None
             # What a flush starts may find that a broker hangs, and answer those who wait for it.
             while touched:
                 flush(touched.pop())
@@ -193,7 +193,7 @@ class Results:
         missing = self.gateway.fetch.on_read_done(request, peer, data, index)
         if not missing:
             self.gateway.touched.add(request.connection)
-            self.reader = request.connection
+            self.flushed_first = request.connection
             return
         # Descriptors that the LRU has dropped, or that did not fit into the socket pair: ask for
         # them, look again when they are here.

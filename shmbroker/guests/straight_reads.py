@@ -61,7 +61,7 @@ class GuestRead(DelayedRead):
             ):
                 gateway, connection = self.gateway, self.request.connection
                 gateway.touched.add(connection)
-                gateway.results.reader = connection
+                gateway.results.flushed_first = connection
                 return
         self.reader.answer(self, results)
 

@@ -332,7 +332,7 @@ SECTIONS = (
                 "shmbroker_stage_seconds",
                 HISTOGRAM,
                 ("process", "stage"),
-                "parts of it: see below",
+                "parts of shmbroker_request_seconds",
             ),
         ),
     ),
