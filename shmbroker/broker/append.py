@@ -9,9 +9,9 @@
 closer. Markers come from coordinators alone (`end_markers`).
 
 Rules of this file:
-* The hot path is `append`, for the ring `on_append`. It judges the batch by its header and its CRC and touches no record,
-  except where the topic asks for it (`shmbroker.validation`) or the answer depends on single
-  records: keys on compacted topics, limits of timestamps.
+* The hot path is `append`, for the ring `on_append`. It judges the batch by its header and its CRC
+  and touches no record, except where the topic asks for it (`shmbroker.validation`) or the answer
+  depends on single records: keys on compacted topics, limits of timestamps.
 * Checks run in the order of Apache Kafka's broker:
      A  leadership, and whether the partition takes anything now (`_turn_away`)
      B  the transaction, which its coordinator may have to be asked about (`_is_held_up`)
