@@ -195,13 +195,10 @@ class StraightWay:
     def _meaning_of(self, which: int, at: int) -> Meaning | None:
         """What the bytes in scratch[at:], of a row of the kernel's, mean if they are known, too."""
         connection = self._ready[which]
-        before = connection.fast_produce
+        if connection.fast_produce is not None:
+            self._known.append(connection.fast_produce)  # batches of these bytes may wait
         fast = self._recall(connection, self._loop.scratch, at + SIZE_BYTES)
-        if fast is None or not self._may_append(fast):
-            return None
-        if before is not None:
-            self._known.append(before)
-        return fast.straight
+        return fast.straight if fast is not None and self._may_append(fast) else None
 
     def _let_wait(self, waiting: list[Waiting], now: float) -> None:
         """Have the acks of these batches wait for the replicas."""

@@ -165,6 +165,31 @@ def test_acks_that_wait_are_of_requests_under_way() -> None:
         assert asked.calls == [True, False] and len(asked.connection.inflight) == 3
 
 
+def test_acks_wait_of_bytes_that_others_have_followed() -> None:
+    """Of others that the kernel may not append, too: they are the connection's last all the same."""
+    ours, client = socket.socketpair()
+    with ours, client:
+        asked = Asked(ours, [])
+        first, other = asked.fast, SimpleNamespace(straight=None)
+
+        def recall(connection: Any, _buffer: bytearray, _at: int) -> Any:
+            connection.fast_produce = other
+            return other
+
+        asked.way._recall = recall
+
+        def served(*args: Any) -> tuple[Any, ...]:
+            assert args[7](0, 40) is None  # they go the usual way
+            waiting = [(0, 7, first.straight, "p", 3, 4)]
+            return 1, 0, 0, 1, 100, 0, 0, 200, 0, [], [], waiting
+
+        with mock.patch.object(straight, "serve_ready", served):
+            asked.way.take([(ours.fileno(), select.EPOLLIN)])
+        [request] = asked.connection.inflight
+        assert request.fast is first and asked.connection.fast_produce is other
+        assert asked.waits == [("the gateway", [(41, "p", 3, 4, 500)])]
+
+
 @pytest.mark.parametrize(
     ("api_key", "token", "count", "is_read"),
     [
