@@ -391,11 +391,9 @@ class Broker:
             self._expire()
         # What came meanwhile is told in the next turn. One that would find nothing is left out: it
         # takes 25 us, for which an ack waits where a core is shared with those that it needs.
-        has_more |= exchange.has_work or bool(self.read_ahead.noted)
+        has_more |= exchange.has_work or bool(self.read_ahead.noted or appended or self.acks.moved)
         self.was_asked = bool(told) or self.intake.has_executed
-        return (
-            bool(appended) or has_more or bool(self.acks.moved) or (had_work and self.has_entries())
-        )
+        return has_more or (had_work and self.has_entries())
 
     def _wake_readers(self, appended: tuple[Partition, ...]) -> None:
         """Followers and consumers that wait at the ends of these partitions."""

@@ -403,6 +403,24 @@ class ProduceApi:
         )
 
 
+def begin_known(
+    gateway: RequestContext,
+    connection: Connection,
+    fast: FastProduce,
+    token: int,
+    correlation_id: int,
+) -> None:
+    """Note that a Produce of known bytes is under way, whose batch has come to the log: its result
+    has that token."""
+    request = ProduceRequest(connection, API_KEY, fast.version, correlation_id)
+    request.fast = fast
+    request.peer = fast.peer
+    request.acks = fast.acks
+    request.token = token
+    gateway.pending[token] = request
+    connection.inflight.append(request)
+
+
 def _note_size(connection: Connection, size: int) -> None:
     """Note what a request of so many bytes says of its client, for who lends it."""
     if size > SMALL_BYTES_MAX:

@@ -25,7 +25,7 @@ Rules of this file:
 from __future__ import annotations
 
 from shmbroker.gateway.poller import EPOLLIN
-from shmbroker.gateway.produce import ProduceRequest
+from shmbroker.gateway.produce import begin_known
 from shmbroker.guests.brokers_image import is_current
 from shmbroker.guests.straight_reads import GuestRead
 from shmbroker.kernels import native
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 SIZE_BYTES = 4
 FILLED_MAX = 64 << 10
 """The most bytes of a frame that are copied in front of what comes next."""
-INFLIGHT_MAX = 64
-"""A connection with more under way is held up."""
+STORED_MAX = 64
+"""Batches of one connection whose acks wait: with more of them it goes the usual way."""
 
 serve_ready = None if native is None else native.serve_ready
 
@@ -210,13 +210,8 @@ class StraightWay:
             if fast is None or fast.straight is not meaning:
                 fast = next(each for each in self._known if each.straight is meaning)
             connection.last_active = now
-            request = ProduceRequest(connection, PRODUCE, fast.version, correlation_id)
-            request.fast = fast
-            request.peer = fast.peer
-            request.acks = fast.acks
-            gateway.token = request.token = token = gateway.token + 1
-            gateway.pending[token] = request
-            connection.inflight.append(request)
+            gateway.token = token = gateway.token + 1
+            begin_known(gateway, connection, fast, token, correlation_id)
             guests.mark(connection)
             acks.append((token, partition, base_offset, end_offset, fast.timeout_ms))
         broker.acks.let_wait(self._answers, acks)
@@ -278,7 +273,7 @@ def waits_for_replicas(connection: Connection) -> bool:
     be, too."""
     inflight = connection.inflight
     last = inflight[-1]
-    return last.api_key == PRODUCE and last.token > 0 and len(inflight) < INFLIGHT_MAX
+    return last.api_key == PRODUCE and last.token > 0 and len(inflight) < STORED_MAX
 
 
 class StraightOffsets:

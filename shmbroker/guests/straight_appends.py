@@ -18,7 +18,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from shmbroker.gateway.produce import ProduceRequest
+from shmbroker.gateway.produce import begin_known
 from shmbroker.gateway.produce_known import SMALL_BYTES_MAX
 from shmbroker.guests.brokers_image import is_current
 from shmbroker.wire.api_keys import PRODUCE
@@ -82,13 +82,7 @@ class StraightAppends:
                 data, batch_at, batch_at + length,
             )  # fmt: skip
         if base_offset < 0 or partition is None:
-            request = ProduceRequest(connection, PRODUCE, fast.version, correlation_id)
-            request.fast = fast
-            request.peer = fast.peer
-            request.acks = fast.acks
-            request.token = token
-            gateway.pending[token] = request
-            connection.inflight.append(request)
+            begin_known(gateway, connection, fast, token, correlation_id)
             return True
         start = partition.log.log_start_offset
         connection.out.append(fast.answered(correlation_id, base_offset, -1, start))

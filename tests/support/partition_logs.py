@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.records.batch import check_batch, encode_batch
@@ -35,13 +37,14 @@ def files(log: PartitionLog) -> list[str]:
     return sorted(os.listdir(log.directory))
 
 
-def open_logs(directory: Path) -> Iterator[Callable[..., PartitionLog]]:
-    """What opens the log t-0 in a directory, with settings; of a fixture, which closes it."""
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[..., PartitionLog]]:
+    """What opens the log t-0, with settings; closed at the end."""
     logs = []
 
     def open_log(settings: dict[str, str] | None = None, **how: Any) -> PartitionLog:
         how.setdefault("file_ids", itertools.count(1))
-        log = PartitionLog.open(str(directory / "t-0"), LogConfig(settings or {}), **how)
+        log = PartitionLog.open(str(tmp_path / "t-0"), LogConfig(settings or {}), **how)
         logs.append(log)
         return log
 

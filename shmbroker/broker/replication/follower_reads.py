@@ -282,9 +282,7 @@ class FollowerReads:
             error, diverging, length, file_id, position = row.error, row.diverging, 0, 0, 0
             if partition is not None and not error and diverging is None:
                 log = partition.log
-                bytes_max = SLICE_BYTES_MAX
-                if total > ANSWER_BYTES_MAX - SLICE_BYTES_MAX:
-                    bytes_max = ANSWER_BYTES_MAX - total
+                bytes_max = min(SLICE_BYTES_MAX, ANSWER_BYTES_MAX - total)
                 is_throttled = self.broker_id in partition.leader_throttled
                 if is_throttled and peer.number not in partition.in_sync_replicas:
                     bytes_max = min(bytes_max, self.throttle.room(self.steady_ms()))

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from shmbroker.guests import straight
-from shmbroker.guests.straight import FILLED_MAX, INFLIGHT_MAX, StraightWay
+from shmbroker.guests.straight import FILLED_MAX, STORED_MAX, StraightWay
 from shmbroker.kernels import native
 from shmbroker.wire.api_keys import FETCH, OFFSET_FETCH, PRODUCE
 from shmbroker.wire.frame import request_frame, response_frame
@@ -166,7 +166,7 @@ def test_acks_that_wait_are_of_requests_under_way() -> None:
 
 
 def test_acks_wait_of_bytes_that_others_have_followed() -> None:
-    """Of others that the kernel may not append, too: they are the connection's last all the same."""
+    """Others that may not be stored here are the last of the connection all the same."""
     ours, client = socket.socketpair()
     with ours, client:
         asked = Asked(ours, [])
@@ -196,7 +196,7 @@ def test_acks_wait_of_bytes_that_others_have_followed() -> None:
         (PRODUCE, 5, 1, True),
         (PRODUCE, 0, 1, False),
         (FETCH, 5, 1, False),
-        (PRODUCE, 5, INFLIGHT_MAX, False),
+        (PRODUCE, 5, STORED_MAX, False),
     ],
 )
 def test_nothing_overtakes_what_is_under_way(

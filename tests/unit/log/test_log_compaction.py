@@ -37,6 +37,7 @@ from tests.support.compaction_logs import (
     sources_of,
     swap,
 )
+from tests.support.kills import kill_after
 
 engines = pytest.mark.parametrize("engine", ENGINES, ids=lambda one: one.__name__[-6:])
 
@@ -364,10 +365,6 @@ def test_log_without_anything_to_drop_is_not_rewritten(tmp_path):
     assert (report.groups, report.end_offset) == ([], log.log_end_offset)
 
 
-class Killed(Exception):
-    pass
-
-
 def test_start_after_a_death_between_any_two_renames(tmp_path, monkeypatch):
     """At each step the start finishes or undoes: never a record too few, never one twice."""
     log = open_log(tmp_path / "t-0", COMPACT | {"segment.bytes": "3000"})
@@ -375,27 +372,16 @@ def test_start_after_a_death_between_any_two_renames(tmp_path, monkeypatch):
     before = [record[:4] for record in records_of(log)]
     report = compact(log.directory, sources_of(log), 0, {}, settings_of(log))
     assert len(report.groups) > 1
-    rename, made = os.rename, str(tmp_path / "made")
+    made = str(tmp_path / "made")
     shutil.copytree(log.directory, made)
     outcomes = set()
     for steps in itertools.count():
         trial = str(tmp_path / "w-0")
         shutil.copytree(made, trial)
         log = open_log_without_settling(trial, monkeypatch)
-        left = itertools.count(steps, -1)
-
-        def counted(old, new, left=left):
-            if not next(left):
-                raise Killed
-            rename(old, new)
-
-        try:
-            with monkeypatch.context() as patch:
-                patch.setattr(os, "rename", counted)
-                swap(log, report)
-            is_over = True
-        except Killed:
-            is_over = False
+        with kill_after(steps, monkeypatch, (os, "rename")) as kill:
+            swap(log, report)
+        is_over = not kill.happened
         again = open_log(trial, COMPACT | {"segment.bytes": "3000"}, clean=False)
         found = [record[:4] for record in records_of(again)]
         assert again.log_end_offset == log.log_end_offset

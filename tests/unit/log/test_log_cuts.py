@@ -11,12 +11,9 @@ from shmbroker.log.faults import DiskFullFault
 from shmbroker.log.retiring import delete_log, delete_segments_before
 from shmbroker.log.truncation import truncate_fully, truncate_to
 from shmbroker.wire.error_codes import NONE
-from tests.support.partition_logs import append, batch_of, files, fill, open_logs
+from tests.support.partition_logs import append, batch_of, files, fill, opened
 
-
-@pytest.fixture
-def opened(tmp_path):
-    yield from open_logs(tmp_path)
+__all__ = ["opened"]
 
 
 def test_truncation_leaves_zeros_behind(opened):

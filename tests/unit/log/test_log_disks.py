@@ -15,12 +15,9 @@ from shmbroker.log.places import locate
 from shmbroker.log.retention import delete_records
 from shmbroker.log.truncation import truncate_to
 from tests.support.descriptors import open_below
-from tests.support.partition_logs import append, batch_of, files, fill, open_logs
+from tests.support.partition_logs import append, batch_of, files, fill, opened
 
-
-@pytest.fixture
-def opened(tmp_path):
-    yield from open_logs(tmp_path)
+__all__ = ["opened"]
 
 
 def test_full_disk_refuses_the_batch_and_nothing_else(opened):

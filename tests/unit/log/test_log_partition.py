@@ -14,12 +14,9 @@ from shmbroker.log.rolling import is_roll_due
 from shmbroker.records.batch import check_batch, encode_batch, iterate_batches, iterate_records
 from shmbroker.records.stamping import stamped
 from shmbroker.wire.error_codes import NONE
-from tests.support.partition_logs import append, batch_of, files, fill, open_logs
+from tests.support.partition_logs import append, batch_of, files, fill, opened
 
-
-@pytest.fixture
-def opened(tmp_path):
-    yield from open_logs(tmp_path)
+__all__ = ["opened"]
 
 
 def maybe_roll(log, now_ms):
