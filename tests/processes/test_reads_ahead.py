@@ -71,4 +71,11 @@ def test_records_that_were_deleted_meanwhile_are_out_of_range(flags: tuple[str, 
             # Told of a moment ago, if anybody was told at all: the disk may have been slow.
             assert read(client, start + 6) == (OUT_OF_RANGE, [])
             asked += 5
-        wait_until(lambda: reads_served(seen) > asked, "what was told, and not asked for")
+
+        def is_more_told_than_asked() -> bool:
+            nonlocal asked
+            assert read(client, start + 7)[0] == 0
+            asked += 1
+            return reads_served(seen) > asked
+
+        wait_until(is_more_told_than_asked, "what was told, and not asked for", between=0.1)
