@@ -34,7 +34,6 @@ from shmbroker.broker.damage import DamageMender
 from shmbroker.broker.disk_reserve import DiskReserve
 from shmbroker.broker.disk_watch import DiskWatch
 from shmbroker.broker.end_markers import EndMarkers
-from shmbroker.broker.execution import serve_apis
 from shmbroker.broker.file_passing import FilePassing
 from shmbroker.broker.housekeeping import Housekeeping
 from shmbroker.broker.intake import Intake
@@ -51,6 +50,7 @@ from shmbroker.broker.read_sessions import ReadSessions
 from shmbroker.broker.registration import Registration
 from shmbroker.broker.replicated import LIVE_BROKERS, ReplicationWaits
 from shmbroker.broker.replication.replication import Replication
+from shmbroker.broker.served_apis import serve_apis
 from shmbroker.broker.shown import BrokerShown
 from shmbroker.broker.storage_faults import StorageFaults
 from shmbroker.broker.tier_port import NoTier, Tier

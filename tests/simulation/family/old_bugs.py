@@ -82,7 +82,7 @@ OLD_BUGS = (
         "with one replica, members are told what a power cut undoes",
         (
             Change(
-                "shmbroker.broker.execution:handler_of",
+                "shmbroker.broker.served_apis:handler_of",
                 "if module.API_KEY in table.GROUPS_OF:",
                 "if broker.peers.siblings and module.API_KEY in table.GROUPS_OF:",
             ),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shmbroker.apis.broker import offset_commit
-from shmbroker.broker.execution import handler_of
+from shmbroker.broker.served_apis import handler_of
 from shmbroker.groups.held_answers import HeldAnswers
 from shmbroker.groups.shards import BaseShard, Sharded
 from shmbroker.wire.error_codes import NOT_COORDINATOR
