@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
-from perf.family_model import LARGE, PIECE_BYTES, Costs, Host, Load, Outcome, Places, simulate
+from perf.family_model import PIECE_BYTES, simulate
+from perf.family_terms import LARGE, Costs, Host, Load, Outcome, Places
 
 PLACES = {
     "1 core": Places(0, 0, 0),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from perf import calibration, machines
-from perf.family_model import Costs
+from perf.family_terms import Costs
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "scaling.md"

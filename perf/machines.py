@@ -8,16 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from perf.family_model import (
-    LARGE,
-    Costs,
-    Host,
-    Load,
-    Outcome,
-    io_kib,
-    network_kib,
-    simulate,
-)
+from perf.family_model import simulate
+from perf.family_terms import LARGE, Costs, Host, Load, Outcome, io_kib, network_kib
 
 WORKERS_MAX = 64
 """Of each kind: the bound of both settings."""

@@ -6,7 +6,7 @@ import pytest
 
 from perf import calibration
 from perf.calibration import PLACES, ROWS, Row, calibrate, of_row
-from perf.family_model import Costs
+from perf.family_terms import Costs
 
 COSTS = Costs()
 

@@ -6,7 +6,8 @@ import pytest
 
 from perf import family_model
 from perf.calibration import PLACES
-from perf.family_model import LARGE, Costs, Family, Host, Load, Places, simulate
+from perf.family_model import Family, simulate
+from perf.family_terms import LARGE, Costs, Host, Load, Places
 from perf.machines import best_split
 
 COSTS = Costs()

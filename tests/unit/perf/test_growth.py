@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from perf import calibration, family_model, growth
+from perf import calibration, growth
+from perf.family_terms import Costs
 
 pytest.importorskip("numpy")
 
@@ -91,7 +92,7 @@ def test_rings_of_one_worker_each_are_a_ring_to_and_one_from():
 
 def result_of_the_model():
     """A result whose closed loops are the model's own: it predicts them all."""
-    costs = family_model.Costs()
+    costs = Costs()
     measured = {}
     for each in calibration.ROWS:
         outcome = calibration.of_row(costs, each, 1500)
