@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from shmbroker.gateway.fetch_answer import Answer, Topics
     from shmbroker.gateway.fetch_request import Wanted
     from shmbroker.gateway.fetch_rows import Asked
-    from shmbroker.gateway.fetch_session import FetchSession, FetchSessions
+    from shmbroker.gateway.fetch_session import FetchSession, FetchSessions, Key
     from shmbroker.gateway.ports import RequestContext
     from shmbroker.ipc.peer import Peer
     from shmbroker.metadata.image import TopicImage
@@ -210,7 +210,7 @@ class SessionFetches:
 
     def _locator(
         self, connection: Connection, session: FetchSession
-    ) -> Callable[[tuple[Any, int]], bytes | int]:
+    ) -> Callable[[Key], bytes | int]:
         """Where a partition of the session is by the image of now, or an error code."""
         image, guard = self._gateway.image, self._gateway.guard
         unknown = error_codes.UNKNOWN_TOPIC_OR_PARTITION
@@ -219,10 +219,10 @@ class SessionFetches:
         if session.uses_topic_ids:
             topics, no_topic = image.topics_by_id, error_codes.UNKNOWN_TOPIC_ID
 
-        def locate(key: tuple[Any, int]) -> bytes | int:
+        def locate(key: Key) -> bytes | int:
             topic = topics.get(key[0])
             if topic is None:
-                is_known = session.uses_topic_ids or may_read(guard, connection, key[0])
+                is_known = isinstance(key[0], bytes) or may_read(guard, connection, key[0])
                 return no_topic if is_known else error_codes.TOPIC_AUTHORIZATION_FAILED
             if not may_read(guard, connection, topic.name):
                 return error_codes.TOPIC_AUTHORIZATION_FAILED
@@ -353,13 +353,13 @@ def _settle(request: FetchRequest, session: FetchSession) -> list[tuple[str, byt
             last = key[0]
             answers: list[Answer] = []
             topics.append(
-                ("", last, answers) if session.uses_topic_ids else (last, ZERO_UUID, answers)
+                ("", last, answers) if isinstance(last, bytes) else (last, ZERO_UUID, answers)
             )
         answers.append(answer)
     return topics
 
 
-def _told(request: FetchRequest, session: FetchSession) -> Iterator[tuple[Any, list[Any]]]:
+def _told(request: FetchRequest, session: FetchSession) -> Iterator[tuple[Key, Answer]]:
     """Partitions and their answers; those that can't be read come last, as in Kafka."""
     asked = request.asked
     for which, answer in request.found.items():

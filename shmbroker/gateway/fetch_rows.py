@@ -59,7 +59,7 @@ class Asked:
         limits: tuple[int, int, int, int],
         session: tuple[int, int],
         topics: Topics,
-        forgotten: list[tuple[Any, int]],
+        forgotten: list[tuple[str | bytes, int]],
         replica_id: int,
     ) -> None:
         """limits: `_LIMITS`. session: its id and epoch. replica_id: negative for clients."""

@@ -38,7 +38,6 @@ from shmbroker.ipc.operation_layout import READ_PARTITION
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable
-    from typing import Any
 
     from shmbroker.gateway.fetch_implied import KeptRows
     from shmbroker.gateway.fetch_request import Limits
@@ -47,6 +46,8 @@ if TYPE_CHECKING:
 
     Key = tuple[str | bytes, int]
     """Topic name, or id in sessions that use ids, and partition."""
+    Packed = tuple[int, Hashable, bool, int, int, int, list[tuple[Key, bytes]]]
+    """A session on its way to another gateway, as `FetchSessions.packed` makes it."""
 
 PARTITION_KEY_BYTES = 20
 PARAMETERS = Struct("<iiiq")
@@ -267,7 +268,7 @@ class FetchSessions:
         self._count(session)
         return session
 
-    def packed(self, session: FetchSession | None) -> tuple[Any, ...] | None:
+    def packed(self, session: FetchSession | None) -> Packed | None:
         """What another gateway goes on with by `adopt`; None of one that was evicted."""
         if session is None or self.sessions.get(session.id) is not session:
             return None
@@ -281,7 +282,7 @@ class FetchSessions:
             list(session.partitions.items()),
         )
 
-    def adopt(self, packed: tuple[Any, ...]) -> FetchSession | None:
+    def adopt(self, packed: Packed) -> FetchSession | None:
         """Go on with a session of another gateway; None if there is no room: then its client begins
         a new one."""
         session_id, owner, uses_topic_ids, created_ms, used_ms, epoch, partitions = packed

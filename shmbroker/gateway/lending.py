@@ -50,8 +50,8 @@ from shmbroker.shm.guest_marks import MARKS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from typing import Any
 
+    from shmbroker.gateway.fetch_session import Packed
     from shmbroker.gateway.gateway import Gateway
     from shmbroker.ipc.passage import Passage
 
@@ -118,7 +118,7 @@ class Lent(NamedTuple):
     listener: str
     client: str
     host: str
-    session: tuple[Any, ...] | None
+    session: Packed | None
     """The fetch session of the connection."""
 
 
@@ -128,7 +128,7 @@ class Home(NamedTuple):
     kind: int
     number: int
     """The number of its Lent."""
-    session: tuple[Any, ...] | None
+    session: Packed | None
     """The fetch session of the connection."""
     left_bytes: int
     """How much was read of it and not answered: that lies in a file, whose descriptor comes too."""
@@ -373,9 +373,7 @@ class Lender:
                 self._gateway.member.tally.add("connections_closed")
                 self._end(away)
 
-    def _take_home(
-        self, away: Away, session: tuple[Any, ...] | None, left: bytes, muted_ms: int
-    ) -> None:
+    def _take_home(self, away: Away, session: Packed | None, left: bytes, muted_ms: int) -> None:
         connection, gateway = away.connection, self._gateway
         if gateway.must_stop:
             self._end(away)
