@@ -8,8 +8,10 @@
 Rules of this file:
 * A READ is under way at each link, always: the leader answers when it has something to say. If
   something changes here meanwhile, a second one says so and takes the place of the first.
-* A batch is taken only if it is whole, right by its CRC, and continues the log. What was read is
-  appended with the offsets and epochs that it carries.
+* A batch is taken only if it is whole, right by its CRC, of no later leader epoch than is followed,
+  and continues the log. What was read is appended with the offsets and epochs that it carries. One
+  of a later epoch is there where the leader was deposed, and has cut its file, before it is read:
+  taken without a comparison, it would hide from every later one that the logs have parted.
 * A log that does not fit its leader's is cut before anything is appended (`cutting`).
 * A row that can't go on (an epoch that the leader doesn't know yet, a full disk, a file that is
   still on its way) is read again after a while; the others go on.
@@ -356,6 +358,8 @@ class ReplicaFetcher:
                     return self._refuse(row, "it holds no whole batch")
                 if crc32c(data[at + ATTRIBUTES_POSITION : batch_end]) != crc:
                     return self._refuse(row, "a batch is damaged")
+                if epoch > partition.leader_epoch:
+                    return self._refuse(row, "it is of a later leader epoch")
                 if base_offset != log.log_end_offset:
                     if base_offset + last_offset_delta < log.log_end_offset:
                         at = batch_end  # read twice

@@ -69,6 +69,13 @@ def end(node: Any) -> int:
     return offset
 
 
+def of_a_later_epoch(base_offset: int) -> bytes:
+    """As the next leader has it."""
+    return bytes(
+        encode_batch([(1, None, b"x", ())], base_offset=base_offset, leader_epoch=EPOCH + 1)
+    )
+
+
 def due_ms(node: Any) -> int | None:
     """How long it rests until it asks again; None: it does not rest."""
     due = node.fetcher.retries.next_ms
@@ -87,6 +94,7 @@ def due_ms(node: Any) -> int | None:
         ([patched(8, ">i", 0, change=1)], 0, "no whole batch"),
         ([patched(17, ">I", 0, change=1)], 0, "damaged"),
         ([batch(0), patched(61, ">b", 0, change=1)], 1, "damaged"),
+        ([batch(0), of_a_later_epoch(1)], 1, "a later leader epoch"),
         ([batch(0, 2), batch(1, 3)], 2, "offset 1 is here already"),
     ],
 )  # fmt: skip
