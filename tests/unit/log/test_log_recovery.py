@@ -467,6 +467,21 @@ def test_producers_are_rebuilt_from_snapshot_and_batches(opened, slot):
     assert again.snapshots.offsets == []
 
 
+@pytest.mark.parametrize("is_only_replica", [False, True])
+def test_what_was_stored_before_a_clean_stop_is_known_when_it_comes_again(opened, is_only_replica):
+    log = opened()
+    log.is_only_replica = is_only_replica
+    for sequence in range(3):
+        base_offset = append(log, batch_of(producer_id=7, producer_epoch=0, base_sequence=sequence))
+        log.producers.update(7, 0, sequence, 0, base_offset, 1000)
+    end_offset = log.log_end_offset
+    log.close(clean=True)
+    log = opened(recovery_point=end_offset, is_only_replica=is_only_replica)
+    known = [log.producers.check(7, 0, sequence, 0)[1] for sequence in range(4)]
+    # The only replica has answered what it stored; with others, acks may have waited for them.
+    assert known == ([-1, -1, 2, -1] if is_only_replica else [0, 1, 2, -1])
+
+
 def test_deleted_records_still_count_for_their_producer(opened, slot):
     log = opened()
     for number in range(2):
