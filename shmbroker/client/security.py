@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from shmbroker.client.nearest import nearest
@@ -145,7 +145,7 @@ def security_of(settings: Mapping[str, Value]) -> Security:
         _take_jaas(secrets.pop("sasl.jaas.config").reveal(), text, secrets)
     protocol = _one_of(text, _OWN, PROTOCOLS, PLAINTEXT)
     if protocol == PLAINTEXT and (rest := sorted({*text, *secrets} - {_OWN})):
-        raise ConfigFault(f"{rest[0]} needs {_OWN}, which is {PLAINTEXT}")
+        raise _without_protocol(rest, _OWN in text)
     checks_name = _one_of(text, "ssl.endpoint.identification.algorithm", ("https", "none", ""))
     security = Security(
         protocol,
@@ -169,6 +169,15 @@ def security_of(settings: Mapping[str, Value]) -> Security:
     mechanism = _one_of(text, "sasl.mechanism", MECHANISMS)
     _check_named(security, mechanism)
     return security._replace(mechanism=mechanism)
+
+
+def _without_protocol(idle: Sequence[str], is_said: bool) -> ConfigFault:
+    """The fault where settings would do nothing, as no protocol asks for them. is_said: whether
+    PLAINTEXT was, which is the default."""
+    is_sasl = any(name.startswith("sasl.") for name in idle)
+    wanted = "SASL_SSL (or SASL_PLAINTEXT, without TLS)" if is_sasl else "SSL (or SASL_SSL)"
+    now = PLAINTEXT if is_said else f"{PLAINTEXT} where it is not set"
+    return ConfigFault(f"{idle[0]} has no effect, as {_OWN} is {now}: set it to {wanted}")
 
 
 def _check_named(security: Security, mechanism: str) -> None:

@@ -101,7 +101,15 @@ def test_settings_are_read(settings: dict[str, str], expected: Security) -> None
     ("settings", "complaint"),
     [
         ({"security.protocol": "TLS"}, "security.protocol is one of"),
-        ({"sasl.username": "anna"}, "sasl.username needs security.protocol"),
+        (
+            {"sasl.username": "anna"},
+            "sasl.username has no effect, as security.protocol is PLAINTEXT where it is not set: "
+            "set it to SASL_SSL (or SASL_PLAINTEXT",
+        ),
+        (
+            {"ssl.ca.location": "/ca", "security.protocol": "plaintext"},
+            "ssl.ca.location has no effect, as security.protocol is PLAINTEXT: set it to SSL",
+        ),
         ({"ssl.ca.locaton": "/ca"}, "did you mean ssl.ca.location?"),
         ({"security.protocol": "SASL_SSL"}, "needs sasl.mechanism: one of PLAIN"),
         (SASL | {"sasl.mechanism": "GSSAPI"}, "sasl.mechanism is one of"),

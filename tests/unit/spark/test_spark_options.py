@@ -298,7 +298,7 @@ def test_what_has_no_effect_is_known() -> None:
         ({"kafka.enable.auto.commit": "true"}, "'enable.auto.commit' is not supported"),
         ({"kafka.isolation.level": "serial"}, "one of read_uncommitted, read_committed"),
         ({"kafka.security.protocol": "TLS"}, "is one of PLAINTEXT, SSL"),
-        ({"kafka.sasl.mechanism": "PLAIN"}, "sasl.mechanism needs security.protocol"),
+        ({"kafka.sasl.mechanism": "PLAIN"}, "sasl.mechanism has no effect, as security.pro"),
         ({"kafka.sasl.mechanismus": "PLAIN"}, "did you mean kafka.sasl.mechanism"),
         ({"profile": "no-such"}, "there is no profile no-such"),
         ({"kafka.max.pol.records": "5"}, "did you mean kafka.max.poll.records"),
