@@ -84,7 +84,7 @@ def _rows(config: BrokerConfig, one: ListenerConfig) -> list[dict[str, Any]]:
 
 
 def _doubts(config: BrokerConfig, path: str | None) -> list[str]:
-    found: list[str] = []
+    found = [listener_doubts.nobody_is_super(config)]
     for one in config.listeners:
         found += listener_doubts.doubts(config, one)
         found.append(listener_doubts.unresolved(one, _resolves))

@@ -110,6 +110,8 @@ class ActiveController:
         log.take_over(now_ms)
         nodes.refuse_missing_brokers(log.image, config.broker_ids)
         nodes.refuse_unasked_acls(log.image, config)
+        if doubt := nodes.shuts_out_all(log.image, config):
+            logger.warning("%s", doubt)
         active.membership.take_over(now_ms)
         return active
 

@@ -53,6 +53,16 @@ def doubts(config: BrokerConfig, one: ListenerConfig, where: str = "") -> Iterat
             )
 
 
+def nobody_is_super(config: BrokerConfig) -> str:
+    """A sentence where the first ACL can be added by nobody; else ""."""
+    if not config.has_authorizer or config.super_users or config["allow.everyone.if.no.acl.found"]:
+        return ""
+    return (
+        "there is an authorizer and super.users is empty: where no ACL allows anybody to alter the "
+        "cluster yet, nobody may add one"
+    )
+
+
 def unresolved(one: ListenerConfig, resolves: Callable[[str], bool]) -> str:
     """A sentence where clients are told a host that has no address here; else "". resolves:
     whether a host has one."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from shmbroker.controller.decisions.in_sync import broker_gone
 from shmbroker.errors import ConfigFault
+from shmbroker.security.acls import ALL, ALLOW, ALTER, CLUSTER
 from shmbroker.settings.table import STANDARD_AUTHORIZER
 from shmbroker.wire.error_codes import (
     BROKER_ID_NOT_REGISTERED,
@@ -62,6 +63,21 @@ def refuse_unasked_acls(image: MetadataImage, config: BrokerConfig) -> None:
             "--set super.users= who may do everything, or open all with --set "
             "authorizer.class.name="
         )
+
+
+def shuts_out_all(image: MetadataImage, config: BrokerConfig) -> str:
+    """A sentence where nobody may add an ACL, so that no right can ever be given; else ""."""
+    if not config.has_authorizer or config.super_users or config["allow.everyone.if.no.acl.found"]:
+        return ""
+    if any(
+        acl.resource_type == CLUSTER and acl.permission == ALLOW and acl.operation in (ALL, ALTER)
+        for acl in image.security.acls.values()
+    ):
+        return ""
+    return (
+        "nobody may add an ACL: there is an authorizer, super.users is empty, and no ACL allows "
+        "anybody to alter the cluster; start with --set super.users=User:NAME to let somebody in"
+    )
 
 
 def refuse_missing_brokers(image: MetadataImage, broker_ids: Collection[int]) -> None:

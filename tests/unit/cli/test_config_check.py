@@ -52,6 +52,13 @@ def test_default_is_beyond_doubt() -> None:
     assert "a free port" in check("--port", "0")
 
 
+def test_authorizer_that_nobody_can_feed_is_doubtful() -> None:
+    doubt = "super.users is empty: where no ACL allows anybody to alter the cluster yet"
+    assert doubt in check("--set", AUTHORIZER)
+    assert doubt not in check("--set", AUTHORIZER, "--set", "super.users=User:a")
+    assert doubt not in check("--set", AUTHORIZER, "--set", "allow.everyone.if.no.acl.found=true")
+
+
 def test_what_serve_refuses_is_refused() -> None:
     output = check("--set", "listeners=NO://127.0.0.1:1", status=1)
     assert "listener.security.protocol.map" in output

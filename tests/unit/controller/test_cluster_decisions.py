@@ -11,7 +11,7 @@ from controller_at_work import DIRECTORY_ID, NOW_MS, Start, join
 from decision_cases import topic
 
 from shmbroker.controller.active_controller import ActiveController
-from shmbroker.controller.decisions import election
+from shmbroker.controller.decisions import election, nodes
 from shmbroker.controller.decisions.cluster_state import ClusterState
 from shmbroker.controller.decisions.election import PREFERRED, UNCLEAN, elect_leaders
 from shmbroker.errors import ConfigFault
@@ -25,7 +25,10 @@ from shmbroker.metadata.image import (
     PartitionImage,
     TopicImage,
 )
+from shmbroker.metadata.security_image import Acl
+from shmbroker.security.acls import ALL, ALLOW, ALTER, CLUSTER, DENY, DESCRIBE, LITERAL, TOPIC
 from shmbroker.settings.broker_config import BrokerConfig
+from shmbroker.settings.table import STANDARD_AUTHORIZER
 from shmbroker.wire import codec
 
 
@@ -211,3 +214,35 @@ def test_only_a_broker_of_an_earlier_family_is_unregistered(
     assert ask(one, "UnregisterBroker", 0, {"broker_id": 2})["error_code"] == 0
     assert set(one.image.brokers) == {1}
     assert ask(one, "UnregisterBroker", 0, {"broker_id": 2})["error_code"] == 102
+
+
+ANYBODY = f"authorizer.class.name={STANDARD_AUTHORIZER}"
+MAY_ALTER = Acl(CLUSTER, "kafka-cluster", LITERAL, "User:a", "*", ALTER, ALLOW)
+
+
+@pytest.mark.parametrize(
+    ("assignments", "acls", "is_said"),
+    [
+        ((), (), False),
+        ((ANYBODY,), (), True),
+        ((ANYBODY, "super.users=User:a"), (), False),
+        ((ANYBODY, "allow.everyone.if.no.acl.found=true"), (), False),
+        ((ANYBODY,), (MAY_ALTER,), False),
+        ((ANYBODY,), (MAY_ALTER._replace(operation=ALL),), False),
+        ((ANYBODY,), (MAY_ALTER._replace(operation=DESCRIBE),), True),
+        ((ANYBODY,), (MAY_ALTER._replace(permission=DENY),), True),
+        ((ANYBODY,), (MAY_ALTER._replace(resource_type=TOPIC),), True),
+    ],
+)
+def test_cluster_that_nobody_may_alter_is_told(
+    assignments: tuple[str, ...], acls: tuple[Acl, ...], is_said: bool
+) -> None:
+    image = MetadataImage("c")
+    image.security.acls = {bytes([number] * 16): acl for number, acl in enumerate(acls)}
+    said = nodes.shuts_out_all(image, BrokerConfig.load(None, assignments, []))
+    assert ("super.users" in said) is is_said
+
+
+def test_controller_warns_as_it_takes_over(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    start(authorizer_class_name=STANDARD_AUTHORIZER)
+    assert "nobody may add an ACL" in caplog.text
