@@ -139,6 +139,7 @@ def report(snapshot: Snapshot) -> dict[str, Any]:
         "internal_topics": internal,
         "partitions": len(rows),
         "offline": [name for name, row in rows if row.leader == NO_LEADER],
+        "unopened": [],  # Only the broker itself says.
         "under_replicated": [name for name, row in rows if row.is_under_replicated],
         "replica_holders": sorted({each.broker for _, row in rows for each in row.replicas}),
         "groups": sorted(told, key=lambda row: (-int(str(row["lag"])), str(row["group"]))),

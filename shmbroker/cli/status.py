@@ -39,6 +39,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
+    from shmbroker.client.addresses import Addresses
+
 NAMED_MAX = 5
 STATUSES = {
     0: "ok",
@@ -49,6 +51,8 @@ STATUSES = {
 """What JSON calls the exit statuses."""
 
 Told = TypeVar("Told")
+Held = Sequence[Mapping[str, Any]] | None
+"""The log directories of a broker, as DescribeLogDirs has them; None if they are not told."""
 
 
 @click.command("status")
@@ -68,11 +72,11 @@ def command(cluster: TargetCluster, data: str | None, as_json: bool) -> None:
     shmbroker status --json | jq .problems
     watch shmbroker status
 
-    Problems are: a partition without a leader, or with a replica that is not in sync; a broker that
-    holds replicas and is not there, or is fenced; a controller that is not there, or none that is
-    active; a log directory that failed or whose disk is nearly full. Of a broker on this host,
-    which we may look at (its user, or root), also: a process that does not run, starts, stops, or
-    gives no sign of life. Lag is no problem.
+    Problems are: a partition without a leader, whose leader has not opened it, or with a replica
+    that is not in sync; a broker that holds replicas and is not there, or is fenced; a controller
+    that is not there, or none that is active; a log directory that failed or whose disk is nearly
+    full. Of a broker on this host, which we may look at (its user, or root), also: a process that
+    does not run, starts, stops, or gives no sign of life. Lag is no problem.
 
     Exit status: 0 no problem; 1 at least one, all are named; 2 no broker runs there (or wrong
     usage); 3 something is there that can't be told of: no Kafka, no access.
@@ -145,7 +149,7 @@ def _seen_alone(seen: Attached, refusal: str | None) -> dict[str, Any]:
 
 def gather(cluster: TargetCluster) -> dict[str, Any]:
     """All that is shown, but for `problems`."""
-    from shmbroker.client.admin import fenced_brokers, log_dirs
+    from shmbroker.client.admin import fenced_brokers
 
     admin = cluster.admin()
     there = metadata(admin, cluster)
@@ -154,10 +158,14 @@ def gather(cluster: TargetCluster) -> dict[str, Any]:
         {"id": broker.id, "host": broker.host, "port": broker.port}
         for broker in sorted(there.brokers.values(), key=lambda broker: int(broker.id))
     ]
+    held = _held(addresses, brokers)
     for broker in brokers:
-        address = addresses.others([(str(broker["host"]), int(broker["port"]))])
-        found = _told(partial(log_dirs, address, None))
+        found = held[broker["id"]]
         broker["log_dirs"] = None if found is None else list(map(_directory, found))
+    unopened = unopened_of(there.topics, held)
+    if unopened:  # One that was created or deleted meanwhile is none.
+        again = unopened_of(metadata(admin, cluster).topics, _held(addresses, brokers))
+        unopened = [name for name in unopened if name in again]
     fenced = _told(partial(fenced_brokers, addresses))
     return {
         "cluster_id": there.cluster_id,
@@ -165,6 +173,7 @@ def gather(cluster: TargetCluster) -> dict[str, Any]:
         "fenced_brokers": fenced,
         "quorum": quorum_of(addresses),
         **_partitions(there.topics),
+        "unopened": unopened,
         "groups": groups_of(cluster, admin),
     }
 
@@ -177,6 +186,39 @@ def _told(ask: Callable[[], Told]) -> Told | None:
         return ask()
     except ClusterFault:
         return None
+
+
+def _held(addresses: Addresses, brokers: Iterable[Mapping[str, Any]]) -> dict[int, Held]:
+    """What each broker says of its log directories, by its id; None if it does not."""
+    from shmbroker.client.admin import log_dirs
+
+    return {
+        broker["id"]: _told(
+            partial(log_dirs, addresses.others([(broker["host"], broker["port"])]), None)
+        )
+        for broker in brokers
+    }
+
+
+def unopened_of(topics: Mapping[str, Any], held: Mapping[int, Held]) -> list[str]:
+    """The partitions that their leader does not hold; pure. Of a broker with a directory that
+    failed that is no news."""
+    open_at = {
+        number: {
+            (topic["name"], row["partition_index"])
+            for directory in directories
+            for topic in directory["topics"]
+            for row in topic["partitions"]
+        }
+        for number, directories in held.items()
+        if directories is not None and not any(each["error_code"] for each in directories)
+    }
+    return [
+        f"{name}-{partition.id}"
+        for name, topic in sorted(topics.items())
+        for partition in topic.partitions.values()
+        if partition.leader in open_at and (name, partition.id) not in open_at[partition.leader]
+    ]
 
 
 def _directory(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -313,6 +355,9 @@ def problems(report: Mapping[str, Any]) -> list[str]:
     if report["offline"]:
         what = "partition has no leader", "partitions have no leader"
         found.append(_count(report["offline"], *what))
+    if report["unopened"]:
+        what = "partition is not open at its leader", "partitions are not open at their leaders"
+        found.append(f"{_count(report['unopened'], *what)}: the broker's log says why")
     fenced = report["fenced_brokers"] or []
     if fenced:
         found.append(_count(fenced, "broker is fenced", "brokers are fenced"))

@@ -77,6 +77,21 @@ def test_family_that_answers_nothing_is_seen_from_outside(tmp_path: Path) -> Non
             os.kill(pid, signal.SIGCONT)
 
 
+def test_partition_that_cannot_be_opened_is_a_problem(tmp_path: Path) -> None:
+    with Broker("--network-workers", "1", data=tmp_path) as broker:
+        broker.create_topic("t")
+    partition = tmp_path / "node-1" / "t-0"
+    partition.rename(tmp_path / "t-0")
+    partition.write_text("what no log can be in")
+    with Broker("--network-workers", "1", data=tmp_path) as broker:
+        code, report = told("-b", broker.address)
+        assert (code, report["unopened"]) == (DEGRADED, ["t-0"])
+        assert "1 partition is not open at its leader (t-0)" in report["problems"][0]
+        partition.unlink()
+        (tmp_path / "t-0").rename(partition)
+        wait_until(lambda: told("-b", broker.address)[0] == OK, "t-0 is opened")
+
+
 def test_nothing_runs(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -44,6 +44,12 @@ def reachable(facts: Facts) -> Result:
     found = facts.cluster
     if not found.refusal:
         return ok(f"{found.address} answers")
+    if found.is_denied:
+        return warning(
+            f"{found.address} answers, but {found.refusal}",
+            "name a user who may describe the cluster (--profile NAME); where nobody may, start "
+            "the broker with --set super.users=User:NAME",
+        )
     saw = f"{found.address} {found.refusal}"
     if any(each.role == SUPERVISOR for each in facts.family.processes):
         return fault(saw, "a broker runs here: name its address with -b (the ready line has it)")
@@ -102,6 +108,16 @@ def offline(report: Report) -> Result:
             "start the broker that has them: shmbroker topic describe",
         )
     return ok("each partition has a leader")
+
+
+@_told
+def unopened(report: Report) -> Result:
+    if report["unopened"]:
+        return fault(
+            f"partitions that their leader has not opened: {named(report['unopened'])}",
+            "the broker's log says why; it tries again every second",
+        )
+    return ok("each partition is open at its leader")
 
 
 @_told
@@ -302,6 +318,7 @@ CHECKS = [
         ("loopback", "Whether clients of other hosts are sent to themselves", loopback),
         ("controllers", "The controllers", controllers),
         ("offline", "Partitions without a leader", offline),
+        ("unopened", "Partitions that their leader can't open", unopened),
         ("under-replicated", "Partitions that lack a replica in sync", under_replicated),
         ("fenced", "Brokers that the controller does not hear", fenced),
         ("brokers-there", "Brokers that hold replicas and are gone", brokers_there),

@@ -192,6 +192,8 @@ class ClusterFacts:
     refusal: str = ""
     """Why nothing is known of it."""
     is_local: bool = True
+    is_denied: bool = False
+    """It answers, and does not tell of itself to who asks."""
     report: dict[str, Any] = field(default_factory=dict)
     unreachable: list[str] = field(default_factory=list)
     """Addresses that it advertises and that do not answer from here."""

@@ -45,6 +45,7 @@ def cluster(asked: TargetCluster) -> ClusterFacts:
     """What answers at the address, as `shmbroker status` sees it."""
     from shmbroker.cli import probe
     from shmbroker.cli.status import gather as status
+    from shmbroker.client.faults import DeniedFault
 
     addresses = asked.addresses()
     found = ClusterFacts(address=asked.servers, is_local=all(map(_is_local, addresses)))
@@ -57,7 +58,7 @@ def cluster(asked: TargetCluster) -> ClusterFacts:
     try:
         found.report = status(asked)
     except Fault as fault:
-        found.refusal = str(fault)
+        found.refusal, found.is_denied = str(fault), isinstance(fault, DeniedFault)
         return found
     told = [(str(row["host"]), int(row["port"])) for row in found.report["brokers"]]
     found.unreachable = [

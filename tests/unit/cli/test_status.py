@@ -26,6 +26,7 @@ def report(**changes: Any) -> dict[str, Any]:
         "fenced_brokers": [],
         "quorum": {"leader": 1, "epoch": 1, "voters": [1], "absent": [], "behind": 0},
         "offline": [],
+        "unopened": [],
         "under_replicated": [],
         "replica_holders": [1, 2],
     } | changes
@@ -43,6 +44,10 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "no leader": (
         report(offline=["t-0", "t-1"]),
         ["2 partitions have no leader (t-0, t-1)"],
+    ),
+    "not open": (
+        report(unopened=["t-0"]),
+        ["1 partition is not open at its leader (t-0): the broker's log says why"],
     ),
     "one lacks": (
         report(under_replicated=["t-0"]),
@@ -87,6 +92,20 @@ def test_problems_are_named(found: dict[str, Any], said: list[str]) -> None:
 def test_what_is_worse_comes_first() -> None:
     said = problems(report(offline=["a-0"], under_replicated=["b-0"], replica_holders=[7]))
     assert [text.split("(")[1].split(")")[0] for text in said] == ["a-0", "7", "b-0"]
+
+
+def test_partition_that_its_leader_does_not_hold_is_not_open() -> None:
+    def topic(*leaders: int) -> Any:
+        rows = [SimpleNamespace(id=n, leader=leader) for n, leader in enumerate(leaders)]
+        return SimpleNamespace(partitions={row.id: row for row in rows})
+
+    def holding(error_code: int, *numbers: int) -> Any:
+        rows = [{"partition_index": number} for number in numbers]
+        return [{"error_code": error_code, "topics": [{"name": "t", "partitions": rows}]}]
+
+    topics = {"t": topic(1, 2, -1, 1), "u": topic(1, 3, 4)}
+    held = {1: holding(0, 0), 2: holding(0, 1, 3), 3: holding(56), 4: None}
+    assert status.unopened_of(topics, held) == ["t-3", "u-0"]
 
 
 def answered(value: Any) -> Any:
