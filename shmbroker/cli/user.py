@@ -12,11 +12,11 @@ from typing import Any
 
 import click
 
-from shmbroker.cli.client import TargetCluster, cluster_options, json_option, metadata
+from shmbroker.cli.client import TargetCluster, cluster_options, json_option
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.outcome import CommandFault, say
 from shmbroker.cli.output import print_json, print_list
-from shmbroker.client.users import OverNetwork, UserAdmin, over_control
+from shmbroker.client.users import UserAdmin, over_control, over_network
 from shmbroker.security.sasl.scram import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS
 
 SALT_BYTES = 24
@@ -62,9 +62,8 @@ def _admin(cluster: TargetCluster, data: str | None) -> Iterator[UserAdmin]:
         with over_control(data, "shmbroker-cli") as control:
             yield control
         return
-    admin = cluster.admin()
-    metadata(admin, cluster)
-    yield OverNetwork(admin)
+    cluster.check_reachable()
+    yield over_network(cluster.addresses())
 
 
 def _password_options(function: Callable[..., Any]) -> Callable[..., Any]:

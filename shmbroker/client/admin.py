@@ -102,10 +102,10 @@ def delete_offsets(
 
     def once() -> Message:
         found = ask(addresses, FIND_COORDINATOR, {"key": group, "key_type": _GROUP})
-        _refuse(found["error_code"], f"coordinator of group {group}")
+        refuse(found["error_code"], f"coordinator of group {group}")
         coordinator = entered(addresses).others([(found["host"], found["port"])])
         answer = ask(coordinator, OFFSET_DELETE, body)
-        _refuse(answer["error_code"], f"group {group}")
+        refuse(answer["error_code"], f"group {group}")
         return answer
 
     return {
@@ -130,7 +130,7 @@ def _configs(
 ) -> dict[str, str | None]:
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
     (result,) = ask(addresses, DESCRIBE_CONFIGS, {"resources": [resource]})["results"]
-    _refuse(result["error_code"], about, result["error_message"])
+    refuse(result["error_code"], about, result["error_message"])
     return {row["name"]: row["value"] for row in result["configs"]}
 
 
@@ -164,7 +164,7 @@ def _alter_configs(
     resource = {"resource_type": kind, "resource_name": resource_name, "configs": configs}
     body = {"resources": [resource], "validate_only": False}
     (result,) = ask(addresses, INCREMENTAL_ALTER_CONFIGS, body)["responses"]
-    _refuse(result["error_code"], about, result["error_message"])
+    refuse(result["error_code"], about, result["error_message"])
 
 
 def describe_quorum(addresses: Sequence[Address]) -> tuple[str, Message]:
@@ -173,14 +173,14 @@ def describe_quorum(addresses: Sequence[Address]) -> tuple[str, Message]:
     Where the active controller changes just now, it is asked for again for some seconds.
     """
     cluster = ask(addresses, DESCRIBE_CLUSTER, {"include_cluster_authorized_operations": False})
-    _refuse(cluster["error_code"], "the cluster", cluster["error_message"])
+    refuse(cluster["error_code"], "the cluster", cluster["error_message"])
     partition = {"topic_name": METADATA_TOPIC, "partitions": [{"partition_index": 0}]}
 
     def once() -> Message:
         answer = ask(addresses, DESCRIBE_QUORUM, {"topics": [partition]})
-        _refuse(answer["error_code"], "the controllers", right="describe")
+        refuse(answer["error_code"], "the controllers", right="describe")
         row: Message = answer["topics"][0]["partitions"][0]
-        _refuse(row["error_code"], "the controllers")
+        refuse(row["error_code"], "the controllers")
         return row
 
     return cluster["cluster_id"], patiently(once, ANSWER_S, "the quorum is not told")
@@ -220,7 +220,7 @@ def _refuse_acls(answer: Message, right: str = "alter") -> None:
             "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer and say "
             "with --set super.users= who may add the first"
         )
-    _refuse(answer["error_code"], "ACLs", right=right)
+    refuse(answer["error_code"], "ACLs", right=right)
 
 
 def client_quotas(
@@ -232,7 +232,7 @@ def client_quotas(
         for kind, name in entity
     ]
     answer = ask(addresses, DESCRIBE_CLIENT_QUOTAS, {"components": components, "strict": False})
-    _refuse(answer["error_code"], "quotas", answer["error_message"], "describe-configs")
+    refuse(answer["error_code"], "quotas", answer["error_message"], "describe-configs")
     return [
         (
             {row["entity_type"]: row["entity_name"] for row in entry["entity"]},
@@ -260,7 +260,7 @@ def alter_client_quotas(
     def once() -> None:
         body = {"entries": [entry], "validate_only": False}
         (result,) = ask(addresses, ALTER_CLIENT_QUOTAS, body)["entries"]
-        _refuse(result["error_code"], "quotas", result["error_message"], "alter-configs")
+        refuse(result["error_code"], "quotas", result["error_message"], "alter-configs")
 
     patiently(once, ANSWER_S, "the quotas are not changed")
 
@@ -319,7 +319,7 @@ def expire_token(addresses: Sequence[Address], hmac: bytes, period_ms: int) -> i
 def _refuse_token(error: int, about: str) -> None:
     """ClusterFault, with what a token needs where that is lacking."""
     message = error_codes.message_of(error)
-    _refuse(error, about, f"{message}{_TOKEN_NEEDS.get(error, '')}")
+    refuse(error, about, f"{message}{_TOKEN_NEEDS.get(error, '')}")
 
 
 def _principal(parts: tuple[str, str]) -> Message:
@@ -332,7 +332,7 @@ def has_topic(addresses: Sequence[Address], name: str) -> bool:
     (topic,) = ask(addresses, METADATA, body)["topics"]
     if topic["error_code"] == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
         return False
-    _refuse(topic["error_code"], f"topic {name}")
+    refuse(topic["error_code"], f"topic {name}")
     return True
 
 
@@ -344,7 +344,7 @@ def log_dirs(
     if topics is not None:
         wanted = [{"topic": name, "partitions": list(rows)} for name, rows in topics.items()]
     answer = ask(address, DESCRIBE_LOG_DIRS, {"topics": wanted})
-    _refuse(answer["error_code"], "log directories")
+    refuse(answer["error_code"], "log directories")
     return list(answer["results"])
 
 
@@ -356,11 +356,11 @@ def fenced_brokers(addresses: Sequence[Address]) -> list[int]:
         "include_fenced_brokers": True,
     }
     answer = ask(addresses, DESCRIBE_CLUSTER, body, version=2)
-    _refuse(answer["error_code"], "the cluster", answer["error_message"])
+    refuse(answer["error_code"], "the cluster", answer["error_message"])
     return [row["broker_id"] for row in answer["brokers"] if row["is_fenced"]]
 
 
-def _refuse(error: int, about: str, message: str | None = None, right: str = "") -> None:
+def refuse(error: int, about: str, message: str | None = None, right: str = "") -> None:
     """Raise what the cluster says, without the error's name: it is for people. right: the operation
     on the cluster that it takes, where the cluster says no more than that it is lacking."""
     if error == error_codes.CLUSTER_AUTHORIZATION_FAILED and right:

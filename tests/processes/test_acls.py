@@ -85,6 +85,11 @@ def test_requests_are_judged_after_a_start_without_super_users(data: Path) -> No
         assert status == 1
         assert "ACLs: not authorized for the cluster; `shmbroker acl add" in told
         assert "--operation describe --cluster` by a super user gives the right" in told
+        status, told = refusal("user", "list", address=broker.address)
+        assert status == 1
+        assert "users: not authorized for the cluster; `shmbroker acl add" in told
+        remove = ("user", "remove", "somebody", "--mechanism", "scram-sha-256")
+        assert refusal(*remove, address=broker.address)[0] == 1
         status, told = refusal("status", address=broker.address)
         assert (status, told) == (0, "")  # what the broker does not tell is read from its memory
 

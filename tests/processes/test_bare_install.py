@@ -100,7 +100,7 @@ def test_expression_without_its_library_is_refused_with_a_sentence(bare_broker: 
 
 
 NEED_A_CLIENT = [
-    "produce t", "consume t", "topic list", "group list", "config get broker 1", "user list",
+    "produce t", "consume t", "topic list", "group list", "config get broker 1",
     "bench produce",
 ]  # fmt: skip
 
