@@ -11,7 +11,13 @@ from typing import Any, TextIO
 import click
 
 from shmbroker import clock
-from shmbroker.cli.client import TargetCluster, cluster_options, json_option
+from shmbroker.cli import local_status
+from shmbroker.cli.client import (
+    DEFAULT_SERVER,
+    TargetCluster,
+    cluster_options,
+    json_option,
+)
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.numbers import size_text
 from shmbroker.cli.outcome import CommandFault
@@ -91,7 +97,8 @@ def command() -> None:
 @click.option(
     "--data",
     metavar="DIR",
-    help="The family's data directory, where its log directories lie elsewhere (--log-dir).",
+    help="The family's data directory: where its log directories lie elsewhere (--log-dir), or no "
+    "address is given.",
 )
 @click.option("--copy", "copies", is_flag=True, help="Copy segments, make no hard links.")
 @s3_options
@@ -127,6 +134,8 @@ def take(
     from shmbroker.processes.data_access import private
 
     store = open_target(target, s3_endpoint, s3_region)
+    if data is not None and cluster.servers == DEFAULT_SERVER:
+        cluster.servers = local_status.servers_of(data)
     cluster.check_reachable()
     progress = ProgressLine()
     consumer = Consumer(cluster.servers, "shmbroker-backup", security=cluster.entering())

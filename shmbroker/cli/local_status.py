@@ -58,6 +58,15 @@ def find(addresses: Iterable[tuple[str, int]], data: str | None) -> attach.Attac
     return None
 
 
+def servers_of(data: str) -> str:
+    """The addresses of the family that works on a directory; attach's faults."""
+    seen = attach.attach(attach.find(data))
+    try:
+        return servers(seen)
+    finally:
+        seen.close()
+
+
 def servers(seen: attach.Attached) -> str:
     """The addresses of a family's brokers, as --bootstrap-server takes them."""
     return ",".join(

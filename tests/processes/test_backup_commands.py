@@ -122,6 +122,24 @@ def test_restore_refuses_what_it_would_spoil(
         restore(store, taken.backup, str(tmp_path / "data"))
 
 
+def test_directory_names_the_family_where_no_address_is_given(
+    filled: tuple[Broker, RawClient], tmp_path: Path
+) -> None:
+    broker, _ = filled
+    environment = {name: text for name, text in os.environ.items() if "BOOTSTRAP" not in name}
+    command = [sys.executable, "-m", "shmbroker", "backup", str(tmp_path / "backups")]
+    done = subprocess.run(
+        [*command, "--data", str(broker.data)],
+        capture_output=True, text=True, timeout=60, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run(
+        [*command, "--data", str(tmp_path)],
+        capture_output=True, text=True, timeout=60, env=environment,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, f"shmbroker: no broker runs on {tmp_path}\n")
+
+
 def test_commands_tell_what_they_do(filled: tuple[Broker, RawClient], tmp_path: Path) -> None:
     broker, _ = filled
     target = str(tmp_path / "backups")
