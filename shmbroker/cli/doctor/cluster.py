@@ -105,7 +105,8 @@ def offline(report: Report) -> Result:
     if report["offline"]:
         return fault(
             f"partitions without a leader: {named(report['offline'])}",
-            "start the broker that has them: shmbroker topic describe",
+            "start the broker that has them (shmbroker topic describe); if its disk is lost, "
+            "kafka-leader-election.sh --election-type UNCLEAN lets who is left lead",
         )
     return ok("each partition has a leader")
 
