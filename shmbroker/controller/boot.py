@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 from shmbroker.controller.bootstrap import write_bootstrap_checkpoint
 from shmbroker.controller.raft.quorum_needs import Timeouts
+from shmbroker.controller.raft.quorum_state import QuorumState
 from shmbroker.controller.raft.voter import Voter
-from shmbroker.errors import CorruptFault
+from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.config import LogConfig
-from shmbroker.log.file_names import QUORUM_STATE
 from shmbroker.log.meta_properties import require_meta_properties
 
 TYPE_CHECKING = False
@@ -64,8 +62,7 @@ def open_voter(
                 config["controller.quorum.request.timeout.ms"],
                 config["controller.quorum.election.backoff.max.ms"],
             ),
-            others_have=is_successor
-            and any(os.path.exists(os.path.join(each, QUORUM_STATE)) for each in others),
+            others_epoch=max(map(_stored_epoch, others), default=-1) if is_successor else -1,
         )
     except CorruptFault as fault:
         if not others:
@@ -74,3 +71,12 @@ def open_voter(
             f"{fault}; or, if the other controllers serve without it, stop, remove "
             f"{config.metadata_directory(node_id)} and start: it gets a copy of what they have"
         ) from None
+
+
+def _stored_epoch(directory: str) -> int:
+    """The epoch in the quorum-state of another voter; -1 if there is no such file."""
+    try:
+        state = QuorumState(directory)
+    except (CorruptFault, StorageFault):
+        return 0  # Its controller can't start, so it asks for no votes.
+    return state.read()[0] if state.is_found else -1

@@ -132,6 +132,8 @@ class SimulatedStore:
         self.world = world
         self.node_id = node_id
         self.row = (0, -1, -1)
+        self.is_lost = False
+        """Nothing was stored since the directory was emptied."""
 
     def read(self) -> tuple[int, int, int]:
         return self.row
@@ -142,6 +144,15 @@ class SimulatedStore:
             first = self.world.votes.setdefault((self.node_id, epoch), voted_id)
             assert first == voted_id, f"{self.node_id} voted twice in epoch {epoch}"
         self.row = epoch, leader_id, voted_id
+        self.is_lost = False
+
+    def lose(self) -> None:
+        self.row = (0, -1, -1)
+        self.is_lost = True
+        # Its vote for itself is of no use to anybody: what it stood for is dead.
+        votes, own = self.world.votes, self.node_id
+        for key in [key for key, voted in votes.items() if key[0] == voted == own]:
+            del votes[key]
 
 
 class Node:
@@ -149,6 +160,8 @@ class Node:
         self.world = world
         self.node_id = node_id
         self.log = SimulatedLog()
+        self.lost: list[list[tuple[int, Any]]] = []
+        """What was durable each time that the directory was emptied, as long as it `is_lost`."""
         self.store = SimulatedStore(world, node_id)
         self.quorum: Quorum | None = None
         self.incarnation = 0
@@ -160,13 +173,35 @@ class Node:
         self.high_watermark = 0
         world = self.world
         self.quorum = Quorum(
-            self.node_id, world.voters, self.log, self.store, Random(world.random.random())
+            self.node_id,
+            world.voters,
+            self.log,
+            self.store,
+            Random(world.random.random()),
+            lost_epoch=self.stored_by_others() if self.store.is_lost else -1,
         )
         self.quorum.start(world.now)
 
     def crash(self) -> None:
         self.quorum = None
         self.log.crash(self.world.random)
+
+    def lose(self) -> None:
+        """The directory is emptied; of it nothing runs."""
+        if not self.store.is_lost:
+            self.lost.clear()
+        self.lost.append(self.log.records)
+        self.log = SimulatedLog()
+        self.store.lose()
+
+    def stored_by_others(self) -> int:
+        """The highest epoch."""
+        return max(node.store.row[0] for node in self.world.nodes.values() if node is not self)
+
+    def has(self, records: list[tuple[int, Any]]) -> bool:
+        """Whether that is durable here, or was acknowledged before it was lost."""
+        logs = [self.log.records[: self.log.flushed], *(self.lost if self.store.is_lost else [])]
+        return any(each[: len(records)] == records for each in logs)
 
 
 class World:
@@ -288,6 +323,17 @@ class World:
             self.step(node, Quorum.resign)
         self.at(self.now + 1 + int(random.expovariate(1 / 150)), self.something)
 
+    def lose(self) -> None:
+        """A process ends and its directory is emptied, if that leaves a majority; then the next."""
+        if self.is_quiet:
+            return
+        node = self.nodes[self.random.choice(self.voters)]
+        lost = {each.node_id for each in self.nodes.values() if each.store.is_lost}
+        if node.quorum is not None and len(lost | {node.node_id}) <= len(self.voters) // 2:
+            self.crash(node)
+            node.lose()
+        self.at(self.now + 1 + int(self.random.expovariate(1 / 500)), self.lose)
+
     def append(self) -> None:
         for node in self.nodes.values():
             quorum = node.quorum
@@ -344,10 +390,7 @@ class World:
         known = min(end, len(committed))
         assert records[:known] == committed[:known], "a committed record changed"
         if end > len(committed):
-            durable = sum(
-                each.log.records[:end] == records[:end] and each.log.flushed >= end
-                for each in self.nodes.values()
-            )
+            durable = sum(each.has(records[:end]) for each in self.nodes.values())
             assert durable > len(self.voters) // 2, "committed without a majority"
             committed += records[len(committed) : end]
 
@@ -377,12 +420,15 @@ class World:
         assert leaders[0].log.records[: len(self.committed)] == self.committed
 
 
-def simulate(seed: int, voters: int = 0, ms: int = 25_000) -> World:
-    """One history of `ms` milliseconds with faults, then calm. AssertionError if it goes wrong."""
+def simulate(seed: int, voters: int = 0, ms: int = 25_000, *, loses: bool = False) -> World:
+    """One history of `ms` milliseconds with faults, then calm; `loses`: directories are emptied,
+    too. AssertionError if it goes wrong."""
     world = World(seed, voters or (3, 5, 3, 3)[seed % 4])
     for node in world.nodes.values():
         world.at(world.now + world.random.randrange(200), world.start, node)
     world.at(world.now + 500, world.something)
+    if loses:
+        world.at(world.now + 500, world.lose)
     for _ in range(4):
         world.run_until(world.now + ms // 4)
         world.check_logs()
@@ -460,6 +506,45 @@ def raised_by_a_return(seed: int) -> int:
     world.run_until(world.now + 5_000)
     world.check_liveness()
     return max(node.store.row[0] for node in world.nodes.values()) - epoch
+
+
+def lost_after_a_vote(seed: int) -> None:
+    """Of three, one that has voted for a new leader loses its directory, and then hears only the
+    leader before, which has not heard of the new one and stands when the new epoch has begun
+    without it. AssertionError if that goes wrong."""
+    world = calm_three(seed)
+
+    def until_one_leads(among: list[Node]) -> Node:
+        while not any(is_leading(node) for node in among):
+            world.run_until(world.now + 1)
+            assert world.now < 20_000, "nobody leads"
+        return next(node for node in among if is_leading(node))
+
+    def cut_off(node: Node) -> None:
+        others = [voter for voter in world.voters if voter != node.node_id]
+        world.cut = {(node.node_id, other) for other in others}
+        world.cut |= {(other, node.node_id) for other in others}
+
+    first = until_one_leads(list(world.nodes.values()))
+    others = [node for node in world.nodes.values() if node is not first]
+    world.run_until(world.now + 500)
+    cut_off(first)
+    second = until_one_leads(others)
+    world.append()
+    world.run_until(world.now + world.random.randrange(200))
+    assert is_leading(first), "it has not had the time to see that it is alone"
+    cut_off(second)
+    (third,) = (node for node in others if node is not second)
+    third.crash()
+    third.lose()
+    world.start(third)
+    world.run_until(world.now + world.random.randrange(2000))
+    world.step(first, Quorum.resign)
+    world.run_until(world.now + 5_000)
+    world.cut.clear()
+    world.run_until(world.now + 15_000)
+    world.check_logs()
+    world.check_liveness()
 
 
 def is_leading(node: Node) -> bool:

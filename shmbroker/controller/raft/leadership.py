@@ -37,7 +37,7 @@ class VoterProgress:
 
     def __init__(self) -> None:
         self.end_offset = -1
-        """The voter's log is durable up to here; -1 before its first fetch in this epoch."""
+        """The voter's log is durable up to here; -1 until it says so by a fetch in this epoch."""
         self.fetched_at = -1
         self.caught_up_at = -1
         """When it last had all there was."""
@@ -98,6 +98,7 @@ class Leadership:
         heard_at = progress.fetched_at
         self._hear(now, voter)
         if refusal := self._divergence(fetch):
+            progress.end_offset = -1  # If it has acknowledged anything, it has lost that since.
             return [(voter, request_id, refusal)]
         if fetch.fetch_offset >= log.log_end_offset:
             progress.caught_up_at = now

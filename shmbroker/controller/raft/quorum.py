@@ -17,7 +17,9 @@
   that it knows ends with that.
 * A voter that has lost its directory while others run (`must_catch_up`) votes for nobody, and does
   not stand, until it has all that a leader has committed: it would make a majority with who lacks
-  what it has lost. Until then nothing of it is stored, so it is known after another end, too.
+  what it has lost. It begins in the highest epoch that the others have stored: it can have voted in
+  none above, as who asks for a vote has stored the epoch; and it follows no leader of one below.
+  Until it has caught up nothing of it is stored, so it is known after another end, too.
 * `on_voter_lost`: a process that is known to be dead needs no timeout. The others then stand one
   after the other, not at once.
 
@@ -78,9 +80,12 @@ class Quorum:
         random: Chance,
         timeouts: Timeouts = Timeouts(),  # noqa: B008 (a tuple)
         *,
-        must_catch_up: bool = False,
+        lost_epoch: int = -1,
     ) -> None:
-        self.must_catch_up = must_catch_up
+        """`lost_epoch`: of a voter that has lost its directory, the highest that the others have
+        stored."""
+        self.must_catch_up = lost_epoch >= 0
+        self._lost_epoch = lost_epoch
         self.node_id = node_id
         self.voters = tuple(sorted(voters))
         self.others = tuple(voter for voter in self.voters if voter != node_id)
@@ -117,8 +122,9 @@ class Quorum:
     def start(self, now: int) -> None:
         """Take up the stored state; the only voter leads at once."""
         self.epoch, self.leader_id, self.voted_id = self.store.read()
-        if self.log.last_epoch > self.epoch:
-            self.epoch, self.leader_id, self.voted_id = self.log.last_epoch, -1, -1
+        known_epoch = max(self.log.last_epoch, self._lost_epoch)
+        if known_epoch > self.epoch:
+            self.epoch, self.leader_id, self.voted_id = known_epoch, -1, -1
         if self.voters == (self.node_id,):
             self.epoch += 1
             self._lead(now)

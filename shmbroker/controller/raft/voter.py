@@ -102,11 +102,12 @@ class Voter:
         chance: Chance | None = None,
         log_config: LogConfig | None = None,
         timeouts: Timeouts | None = None,
-        others_have: bool = False,
+        others_epoch: int = -1,
     ) -> Voter:
         """Recover or create the log of a node; `voters` are all of them, else this one alone.
 
-        others_have: other voters run, and have stored what they are; one that has not, has lost it.
+        others_epoch: the highest that other voters have stored while this one was a voter, too: if
+        it has stored nothing, it has lost it.
         CorruptFault, StorageFault: as `MetadataLog.open`.
         """
         log = MetadataLog.open(node_directory, clock.now_ms, log_config)
@@ -114,8 +115,8 @@ class Voter:
         all_voters = sorted(voters) or [node_id]
         if state.data_version == 0:
             state.voters = all_voters
-        must_catch_up = others_have and not state.is_found
-        if must_catch_up:
+        lost_epoch = -1 if state.is_found else others_epoch
+        if lost_epoch >= 0:
             logger.warning(
                 "the metadata log of this controller is gone: it has no vote until it has caught up"
             )
@@ -126,7 +127,7 @@ class Voter:
             state,
             chance or _Chance(),
             timeouts or Timeouts(),
-            must_catch_up=must_catch_up,
+            lost_epoch=lost_epoch,
         )
         return cls(log, quorum, links, clock)
 

@@ -24,6 +24,7 @@ from shmbroker.ipc.operation_layout import (
     TOKEN,
 )
 from shmbroker.log.faults import DiskFullFault
+from shmbroker.log.file_names import QUORUM_STATE
 from shmbroker.shm.counters import (
     DISK,
     DISK_IS_FULL,
@@ -727,16 +728,21 @@ def test_one_that_wakes_up_stores_nothing_over_a_later_leader(make: Make) -> Non
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
+@pytest.mark.parametrize("are_others_damaged", [False, True])
 def test_a_successor_that_has_lost_its_log_does_not_vote_before_it_has_it(
-    make: Make, is_lost: bool
+    make: Make, is_lost: bool, are_others_damaged: bool
 ) -> None:
     family = make(controllers=3, brokers=3)
-    at_work(family)
+    epoch = family.controllers[at_work(family)].voter.epoch
     family.until(lambda: all(one.voter.committed_offset > 3 for one in all_of(family)))
     family.end(2)
     if is_lost:
         shutil.rmtree(family.config.metadata_directory(2))
-    assert family.start(2).voter.quorum.must_catch_up == is_lost
+    for number in (1, 3) if are_others_damaged else ():
+        Path(family.config.metadata_directory(number), QUORUM_STATE).write_text("{}")
+    quorum = family.start(2).voter.quorum
+    known = 0 if is_lost and are_others_damaged else epoch
+    assert (quorum.must_catch_up, quorum.epoch) == (is_lost, known)
     family.until(lambda: not family.controllers[2].voter.quorum.must_catch_up)
 
 

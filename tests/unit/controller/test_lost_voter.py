@@ -5,9 +5,10 @@ from random import Random
 
 import pytest
 
-from shmbroker.controller.raft.quorum import FOLLOWER, PROSPECTIVE, Quorum
+from shmbroker.controller.raft.quorum import FOLLOWER, PROSPECTIVE, UNATTACHED, Quorum
 from shmbroker.controller.raft.quorum_messages import (
     BeginEpoch,
+    EpochAnswer,
     Fetch,
     QuorumFetchAnswer,
     Vote,
@@ -16,6 +17,7 @@ from shmbroker.controller.raft.quorum_messages import (
 from shmbroker.controller.raft.quorum_state import QuorumState
 from shmbroker.controller.raft.voter import Voter
 from shmbroker.errors import CorruptFault
+from shmbroker.wire.error_codes import FENCED_LEADER_EPOCH
 from tests.simulation.quorum_simulation import SimulatedLog
 from tests.support.controller_family import ControllerFamily
 from tests.support.family_memory import VirtualClock
@@ -37,7 +39,7 @@ class Store:
 
 
 def emptied() -> Quorum:
-    quorum = Quorum(2, (1, 2, 3), SimulatedLog(), Store(), Random(1), must_catch_up=True)
+    quorum = Quorum(2, (1, 2, 3), SimulatedLog(), Store(), Random(1), lost_epoch=EPOCH - 1)
     quorum.start(0)
     return quorum
 
@@ -56,13 +58,20 @@ def test_it_has_no_vote(is_pre_vote: bool) -> None:
     assert quorum.store.read() == (0, -1, -1), "after another end it is known, too"
 
 
+def test_it_follows_no_leader_of_an_epoch_before_one_that_it_may_have_voted_in() -> None:
+    quorum = emptied()
+    quorum.on_request(0, 1, 7, BeginEpoch(EPOCH - 2, 1))
+    assert quorum.outbox == [(1, 7, EpochAnswer(FENCED_LEADER_EPOCH, EPOCH - 1, -1))]
+    assert quorum.state == UNATTACHED
+
+
 def test_it_does_not_stand() -> None:
     quorum = emptied()
     quorum.tick(10_000)
     assert quorum.state == PROSPECTIVE
     request_id = [asked for voter, asked, _ in quorum.outbox if voter == 3][-1]
     quorum.on_answer(10_001, 3, request_id, VoteAnswer(0, quorum.epoch, -1, True))
-    assert quorum.state == PROSPECTIVE and quorum.epoch == 0
+    assert quorum.state == PROSPECTIVE and quorum.epoch == EPOCH - 1
 
 
 def test_it_votes_again_when_it_has_what_was_committed() -> None:
@@ -87,17 +96,17 @@ def test_it_votes_again_when_it_has_what_was_committed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("others_have", "has_state", "must_catch_up"),
-    [(True, False, True), (True, True, False), (False, False, False)],
+    ("others_epoch", "has_state", "must_catch_up"),
+    [(3, False, True), (0, False, True), (3, True, False), (-1, False, False)],
 )
 def test_who_has_lost_it(
-    tmp_path: Path, others_have: bool, has_state: bool, must_catch_up: bool
+    tmp_path: Path, others_epoch: int, has_state: bool, must_catch_up: bool
 ) -> None:
     voter = Voter.open(str(tmp_path), 2, (1, 2, 3), clock=VirtualClock())
     voter.close()
     if has_state:
         QuorumState(voter.directory).write(1, -1, -1)
-    voter = Voter.open(str(tmp_path), 2, (1, 2, 3), clock=VirtualClock(), others_have=others_have)
+    voter = Voter.open(str(tmp_path), 2, (1, 2, 3), clock=VirtualClock(), others_epoch=others_epoch)
     assert voter.quorum.must_catch_up == must_catch_up
     voter.close()
 

@@ -374,6 +374,16 @@ def test_the_high_watermark_is_what_a_majority_has_from_this_epoch_on(
         assert quorum.high_watermark == high_watermark, "it never falls"
 
 
+def test_what_a_voter_has_lost_since_it_acknowledged_it_is_not_counted() -> None:
+    quorum = leader(voters=range(1, 6))
+    quorum.log.take_snapshot(2)
+    for number, offset, last_epoch in ((1, OLD + 1, EPOCH + 1), (1, 0, 0), (3, OLD + 1, EPOCH + 1)):
+        quorum.on_request(START, number, "x", fetch(offset, last_epoch))
+    assert quorum.high_watermark == 0, "it is on two of five"
+    quorum.on_request(START, 4, "x", fetch(OLD + 1, EPOCH + 1))
+    assert quorum.high_watermark == OLD + 1
+
+
 def test_a_leader_is_established_by_its_own_record_though_all_before_was_committed() -> None:
     quorum = follower()
     answered(quorum, fetched(high_watermark=OLD), START)
