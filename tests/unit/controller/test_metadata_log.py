@@ -20,6 +20,9 @@ from shmbroker.controller.raft.quorum_state import QuorumState
 from shmbroker.controller.raft.snapshots import snapshot
 from shmbroker.controller.raft.voter import Voter
 from shmbroker.errors import CorruptFault, StorageFault
+from shmbroker.ids import METADATA_TOPIC_ID, uuid_text
+from shmbroker.log.meta_properties import META_PROPERTIES
+from shmbroker.log.partition_metadata import read_partition_metadata
 from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.records.batch import iterate_batches, iterate_records
 from shmbroker.records.batch_layout import CONTROL_BIT
@@ -100,6 +103,26 @@ def test_epoch_does_not_go_back_when_either_file_is_gone(tmp_path: Path) -> None
     log = open_alone(tmp_path)
     assert log.epoch == 9
     log.close()
+
+
+@pytest.mark.parametrize(
+    "identity", [None, "", "garbage", f"version: 0\ntopic_id: {uuid_text(bytes(15) + b'x')}\n"]
+)
+def test_a_log_gets_its_identity_and_what_is_no_part_of_it_goes(
+    tmp_path: Path, identity: str | None
+) -> None:
+    directory = tmp_path / "__cluster_metadata-0"
+    directory.mkdir()
+    (tmp_path / META_PROPERTIES).touch()  # strangers are put aside in a node's directory only
+    (directory / "00000000000000000009.log").mkdir()
+    (directory / "00000000000000000100-0000000007.checkpoint.part").write_text("not whole")
+    path = directory / "partition.metadata"
+    if identity is not None:
+        path.write_text(identity)
+    open_alone(tmp_path).close()
+    assert read_partition_metadata(str(path)) == METADATA_TOPIC_ID
+    left = sorted(one.name for one in directory.iterdir() if one.suffix in (".log", ".part"))
+    assert left == ["00000000000000000000.log"]
 
 
 def test_what_was_appended_is_there_after_a_kill(tmp_path: Path) -> None:
