@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
 UNATTACHED, PROSPECTIVE, CANDIDATE, FOLLOWER, LEADER, RESIGNED = range(6)
 STATE_NAMES = ("unattached", "prospective", "candidate", "follower", "leader", "resigned")
+_NOT_WAITED_FOR = "whatever ends a state has nobody waited for any more"
 
 
 class Quorum:
@@ -126,7 +127,7 @@ class Quorum:
         if known_epoch > self.epoch:
             self.epoch, self.leader_id, self.voted_id = known_epoch, -1, -1
         if self.voters == (self.node_id,):
-            self.epoch += 1
+            self.epoch, self.voted_id = self.epoch + 1, -1
             self._lead(now)
             return
         # A pre-vote harms nobody: who starts asks soon, and learns who leads if somebody does.
@@ -165,9 +166,9 @@ class Quorum:
             elif isinstance(answer, VoteAnswer) and isinstance(asked, Vote):
                 self._on_vote_answer(now, voter, asked, answer)
             elif isinstance(answer, QuorumFetchAnswer):
-                self._on_fetch_answer(now, voter, answer)
+                self._on_fetch_answer(now, answer)
             elif isinstance(answer, SnapshotAnswer):
-                self._on_snapshot_answer(now, voter, answer)
+                self._on_snapshot_answer(now, answer)
         if answer.error != NONE:
             self.asking.retry_at[voter] = now + RETRY_MS
         self._ask(now)
@@ -279,7 +280,7 @@ class Quorum:
 
     def _on_vote_answer(self, now: int, voter: int, vote: Vote, answer: VoteAnswer) -> None:
         election = self.election
-        assert election is not None, "whatever ends one has nobody waited for any more"
+        assert election is not None, _NOT_WAITED_FOR
         election.count(voter, answer.is_granted)
         if election.is_won:
             if vote.is_pre_vote:
@@ -321,8 +322,6 @@ class Quorum:
         log.append_leader_change(self.epoch, self.node_id, self.voters, sorted(granting))
         log.flush()
         self.leader_id = self.node_id
-        if self.voters == (self.node_id,):
-            self.voted_id = -1
         self._store(self.epoch, self.node_id, self.voted_id)
         self._enter(LEADER, NEVER_MS)
         self.waits.elections_lost = 0
@@ -436,10 +435,9 @@ class Quorum:
             return UNKNOWN_LEADER_EPOCH
         return NONE if self.state == LEADER else NOT_LEADER_OR_FOLLOWER
 
-    def _on_fetch_answer(self, now: int, voter: int, answer: QuorumFetchAnswer) -> None:
+    def _on_fetch_answer(self, now: int, answer: QuorumFetchAnswer) -> None:
         following = self.following
-        if following is None or voter != self.leader_id:
-            return
+        assert following is not None, _NOT_WAITED_FOR
         if answer.error != NONE:
             if answer.error == NOT_LEADER_OR_FOLLOWER:
                 # It leads this epoch no more, and nobody else can.
@@ -455,9 +453,10 @@ class Quorum:
                 self.must_catch_up = False
                 self._store(self.epoch, self.leader_id, self.voted_id)
 
-    def _on_snapshot_answer(self, now: int, voter: int, answer: SnapshotAnswer) -> None:
+    def _on_snapshot_answer(self, now: int, answer: SnapshotAnswer) -> None:
         following = self.following
-        if following is None or voter != self.leader_id or not following.is_piece(answer):
+        assert following is not None, _NOT_WAITED_FOR
+        if not following.is_piece(answer):
             return
         self.deadline = now + self.waits.fetch()
         self._high_watermark = following.on_piece(answer, self._high_watermark)

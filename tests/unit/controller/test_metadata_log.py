@@ -15,7 +15,11 @@ from shmbroker.controller.bootstrap import (
     bootstrap_records,
     users_of,
 )
-from shmbroker.controller.raft.metadata_log import MetadataLog
+from shmbroker.controller.raft.metadata_log import (
+    BATCH_BYTES_MAX,
+    DecisionTooLargeFault,
+    MetadataLog,
+)
 from shmbroker.controller.raft.quorum_state import QuorumState
 from shmbroker.controller.raft.snapshots import snapshot
 from shmbroker.controller.raft.voter import Voter
@@ -25,7 +29,7 @@ from shmbroker.log.meta_properties import META_PROPERTIES
 from shmbroker.log.partition_metadata import read_partition_metadata
 from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.records.batch import iterate_batches, iterate_records
-from shmbroker.records.batch_layout import CONTROL_BIT
+from shmbroker.records.batch_layout import CONTROL_BIT, H_LENGTH, LOG_OVERHEAD
 from shmbroker.wire import codec
 from tests.support.family_memory import VirtualClock
 from tests.support.metadata_log import read_all
@@ -134,6 +138,32 @@ def test_what_was_appended_is_there_after_a_kill(tmp_path: Path) -> None:
     assert again.committed_offset == 5
     assert levels(tmp_path, 5) == [1, 2, 3]
     again.close()
+
+
+def test_a_decision_that_is_too_large_leaves_the_log_as_it_was(tmp_path: Path) -> None:
+    log = open_alone(tmp_path)
+    large = ("FeatureLevelRecord", 0, {"name": "x" * (1 << 14), "feature_level": 1})
+    with pytest.raises(DecisionTooLargeFault):
+        log.append([large] * (BATCH_BYTES_MAX >> 14), NOW_MS)
+    assert log.append([feature(1)], NOW_MS) == 2
+    log.close()
+
+
+def test_only_whole_batches_that_continue_the_log_are_taken_from_a_leader(tmp_path: Path) -> None:
+    leads = open_alone(tmp_path / "leads")
+    leads.append([feature(1)], NOW_MS)
+    batches = leads.log.read(0)
+    leads.close()
+    log = MetadataLog.open(str(tmp_path / "follows"), lambda: NOW_MS)
+    damaged = batches[:-1] + bytes([batches[-1] ^ 1])
+    for records in damaged, batches:  # the second time they don't continue it
+        with pytest.raises(CorruptFault):
+            log.append_fetched(records)
+        assert log.log_end_offset == 1
+    first = next(iterate_batches(batches))[1][H_LENGTH] + LOG_OVERHEAD
+    log.append_fetched(batches[first:])
+    assert log.read(0) == batches
+    log.close()
 
 
 def test_nothing_is_committed_before_it_is_flushed(

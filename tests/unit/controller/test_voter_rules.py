@@ -176,6 +176,12 @@ def test_who_leads_has_stored_it_and_told_the_others() -> None:
     assert quorum.log.records[OLD:] == [(EPOCH + 1, "leader 2")]
 
 
+def test_the_only_voter_leads_without_a_vote() -> None:
+    quorum = voter(stored=(EPOCH, -1, 3), voters=[2])
+    assert quorum.state == LEADER
+    assert quorum.store.read() == (EPOCH + 1, 2, -1)
+
+
 def test_only_answers_to_this_vote_count() -> None:
     quorum = voter()
     quorum.tick(quorum.next_deadline())
@@ -204,6 +210,23 @@ def test_a_pre_vote_is_lost_when_one_refuses_and_the_other_is_not_there() -> Non
     assert quorum.state == PROSPECTIVE and not sent(quorum, Vote), "it has had its answer"
     quorum.on_failed(START, 3, other)
     assert quorum.state == UNATTACHED
+
+
+def test_a_leader_that_is_not_there_is_not_gone_back_to_when_a_pre_vote_is_lost() -> None:
+    quorum = follower()
+    quorum.tick(START + 10_000)
+    assert (quorum.state, quorum.leader_id) == (PROSPECTIVE, 1)
+    (_, leads, _), (_, other, _) = sent(quorum, Vote)
+    quorum.on_failed(START, 1, leads)
+    quorum.on_answer(START, 3, other, VoteAnswer(NONE, EPOCH, 1, False))
+    assert quorum.state == UNATTACHED
+
+
+def test_who_is_told_again_of_its_leader_goes_on_as_it_was() -> None:
+    quorum = follower()
+    following = quorum.following
+    assert asked(quorum, 1, BeginEpoch(EPOCH, 1)) == EpochAnswer(NONE, EPOCH, 1)
+    assert quorum.following is following
 
 
 @pytest.mark.parametrize("ends_well", ["leads", "follows"])
@@ -236,6 +259,15 @@ def test_an_answer_of_a_higher_epoch_ends_ones_own(
     quorum.on_answer(START, to, number, kind(*fields))
     assert quorum.state == (FOLLOWER if names_leader else UNATTACHED)
     assert (quorum.epoch, quorum.store.read()) == (later, (later, leads, -1))
+
+
+@pytest.mark.parametrize("is_pre_vote", [True, False])
+def test_who_asks_for_votes_follows_the_leader_that_another_names(is_pre_vote: bool) -> None:
+    quorum = voter() if is_pre_vote else candidate()
+    if is_pre_vote:
+        quorum.tick(quorum.next_deadline())
+    answered(quorum, VoteAnswer(NONE, quorum.epoch, 1, False), START, [3])
+    assert (quorum.state, quorum.leader_id) == (FOLLOWER, 1)
 
 
 @pytest.mark.parametrize("situation", [candidate, leader, follower])
