@@ -17,7 +17,7 @@ from shmbroker.controller.raft.quorum_messages import SnapshotId
 from shmbroker.controller.raft.quorum_state import QuorumState
 from shmbroker.controller.raft.snapshots import SnapshotSchedule, image_snapshot
 from shmbroker.controller.raft.snapshots import snapshot as snapshot_pieces
-from shmbroker.errors import CorruptFault
+from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.config import LogConfig
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.metadata.draft import applied
@@ -349,6 +349,39 @@ def test_a_log_that_no_snapshot_leads_to_is_refused(tmp_path: Path) -> None:
     (tmp_path / METADATA / f"{0:020d}.log").unlink()
     with pytest.raises(CorruptFault, match="no snapshot leads there"):
         MetadataLog.open(str(tmp_path), now_ms)
+
+
+def test_a_log_begins_at_the_first_snapshot_that_its_files_continue(tmp_path: Path) -> None:
+    log = MetadataLog.open(str(tmp_path), now_ms, LogConfig({"segment.bytes": "300"}))
+    for level in range(1, 10):
+        log.append(1, [feature(level)], NOW_MS)
+    log.flush()
+    for end_offset in (1, 8, 9):
+        pieces = snapshot_pieces([feature(1)], 1, NOW_MS, NOW_MS)
+        log.add_snapshot(SnapshotId(end_offset, 1), pieces)
+    log.close()
+    first, second, *_ = sorted((tmp_path / METADATA).glob("*.log"))
+    assert 1 < int(second.stem) < 8
+    first.unlink()
+    again = MetadataLog.open(str(tmp_path), now_ms)
+    assert again.log_start_offset == 8
+    again.close()
+
+
+def test_a_snapshot_that_is_not_durable_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = MetadataLog.open(str(tmp_path), now_ms)
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "no such luck")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(StorageFault, match="no such luck"):
+            log.add_snapshot(SnapshotId(1, 1), [b"some"])
+    assert log.latest_snapshot() is None
+    log.close()
 
 
 def test_a_voter_that_lags_fetches_the_snapshot_in_pieces_and_then_the_log(
