@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.unit.groups.test_group_coordinator import Broker
+from tests.unit.groups.coordinator_at_work import Broker
 
 pytestmark = pytest.mark.thorough
 

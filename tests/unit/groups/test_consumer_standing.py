@@ -9,7 +9,7 @@ import pytest
 from shmbroker.metadata.changes import ConfigChanged, MetadataChange, TopicCreated
 from shmbroker.metadata.image import GROUP_RESOURCE, TopicImage
 from tests.property.test_group_standing import Standing
-from tests.unit.groups.test_consumer_coordinator import FIELDS, Office, owned
+from tests.unit.groups.office_at_work import FIELDS, Office, owned
 
 SESSION_MS = 45_000
 

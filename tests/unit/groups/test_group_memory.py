@@ -10,7 +10,7 @@ from shmbroker.groups import group_memory, group_table
 from shmbroker.groups.group_memory import GROUP_BYTES_MAX, names_bytes
 from shmbroker.wire import error_codes
 from tests.unit.groups.groups_at_work import Call
-from tests.unit.groups.test_consumer_coordinator import Office
+from tests.unit.groups.office_at_work import Office
 
 FULL = error_codes.GROUP_MAX_SIZE_REACHED
 LATER = error_codes.COORDINATOR_NOT_AVAILABLE

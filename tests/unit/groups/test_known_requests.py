@@ -18,7 +18,7 @@ from shmbroker.ids import ZERO_UUID
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.wire import codec
 from shmbroker.wire.coordinator_records import GROUP, OFFSET_COMMIT, encode_value
-from tests.unit.groups.test_group_coordinator import Broker
+from tests.unit.groups.coordinator_at_work import Broker
 
 TOPIC_ID = b"\7" * 16
 COMMIT, FETCH = "OffsetCommit", "OffsetFetch"

@@ -17,7 +17,7 @@ from shmbroker.metadata.features import GROUP_VERSION
 from shmbroker.security.identity import Identity
 from shmbroker.wire import codec
 from tests.unit.groups.groups_at_work import Call
-from tests.unit.groups.test_consumer_coordinator import FIELDS, Office
+from tests.unit.groups.office_at_work import FIELDS, Office
 
 MEMBERS = 12
 SUBSCRIPTION_BYTES = 6000

@@ -7,7 +7,7 @@ import pytest
 from shmbroker.errors import StorageFault
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.wire import error_codes
-from tests.unit.groups.test_group_coordinator import NOT_COORDINATOR, Broker, broker
+from tests.unit.groups.coordinator_at_work import NOT_COORDINATOR, Broker, broker
 
 __all__ = ["broker"]
 

@@ -6,15 +6,17 @@ import pytest
 
 from shmbroker.errors import StorageFault
 from shmbroker.groups import removal
+from shmbroker.groups.removal import REMOVALS_PER_STEP
 from shmbroker.log.partition_log import PartitionLog
-from tests.unit.groups.groups_at_work import Call
-from tests.unit.groups.test_group_coordinator import (
+from shmbroker.wire import error_codes
+from tests.unit.groups.coordinator_at_work import (
     MINUTE_MS,
     NOT_COORDINATOR,
     RETENTION_MS,
     Broker,
     broker,
 )
+from tests.unit.groups.groups_at_work import Call
 
 __all__ = ["broker"]
 
@@ -102,3 +104,93 @@ def test_commits_outlive_the_end_of_an_earlier_topic_of_that_name(
     broker.wait(0)
     broker.restart()
     assert broker.committed() == {("t", partition): 7 for partition in partitions}
+
+
+def test_offsets_of_a_simple_group_expire_by_their_age(broker: Broker) -> None:
+    broker.commit(1)
+    broker.wait(RETENTION_MS // 2)
+    broker.commit(2, partition=1)
+    broker.wait(RETENTION_MS // 2 + 2 * MINUTE_MS * 10)
+    assert broker.committed() == {("t", 1): 2}
+    broker.wait(RETENTION_MS)
+    assert broker.names() == set()
+    broker.restart()
+    assert broker.names() == set()
+
+
+def test_offsets_of_a_live_group_stay(broker: Broker) -> None:
+    member = broker.stable(session_timeout_ms=1_800_000)
+    broker.commit(1, member=member, generation=1)
+    broker.commit(2, topic="unread", member=member, generation=1)
+    for _ in range(RETENTION_MS // 1_700_000 + 10):
+        broker.wait(1_700_000)
+        assert broker.heartbeat(member) == 0
+    assert broker.committed() == {("t", 0): 1}
+    broker.groups.classics.leave("g", [(member, None)])
+    broker.wait(RETENTION_MS - 1)
+    assert broker.committed() == {("t", 0): 1}, "counted from when it became empty"
+    broker.wait(20 * MINUTE_MS)
+    assert broker.names() == set()
+
+
+def test_a_commit_may_bring_its_own_time(broker: Broker) -> None:
+    broker.commit(1, retention_ms=5 * MINUTE_MS, version=2)
+    broker.restart()
+    broker.wait(10 * MINUTE_MS)
+    assert broker.names() == set()
+
+
+def test_only_empty_groups_are_deleted(broker: Broker) -> None:
+    member = broker.stable()
+    assert broker.groups.removal.delete("g") == error_codes.NON_EMPTY_GROUP
+    broker.groups.classics.leave("g", [(member, None)])
+    assert broker.groups.removal.delete("g") == 0
+    assert broker.groups.removal.delete("g") == error_codes.GROUP_ID_NOT_FOUND
+
+
+def test_offsets_that_are_in_use_are_not_deleted(broker: Broker) -> None:
+    member = broker.stable()
+    broker.commit(1, member=member, generation=1)
+    broker.commit(2, topic="u", member=member, generation=1)
+    refused = error_codes.GROUP_SUBSCRIBED_TO_TOPIC
+    assert broker.groups.offsets.delete_offsets("g", [("t", 0), ("u", 0)]) == (0, [refused, 0])
+    assert broker.committed() == {("t", 0): 1}
+    assert broker.groups.offsets.delete_offsets("x", [])[0] == error_codes.GROUP_ID_NOT_FOUND
+    broker.stable("connect", protocol_type="connect")
+    assert broker.groups.offsets.delete_offsets("connect", [])[0] == error_codes.NON_EMPTY_GROUP
+
+
+def test_offsets_of_a_deleted_topic_go_with_it(broker: Broker) -> None:
+    broker.commit(1)
+    broker.commit(2, topic="u")
+    broker.commit(3, group="h")
+    broker.groups.on_topics_deleted({"t"})
+    for _ in range(2):
+        assert broker.committed() == {("u", 0): 2}
+        assert broker.committed("h") == {}
+        broker.restart()
+
+
+def test_tombstones_of_many_offsets_of_a_deleted_topic_come_in_steps(broker: Broker) -> None:
+    many = 4 * REMOVALS_PER_STEP
+    for at in range(many):
+        broker.commit(at, "gh"[at % 2], partition=at // 2)
+    broker.commit(7, topic="u")
+    log = broker.partitions[0].log
+    begin = before = log.log_end_offset
+    broker.groups.on_topics_deleted({"t"})
+    assert broker.committed() == {("u", 0): 7} and broker.committed("h") == {}
+    steps = 0
+    while broker.groups.wake_ms == 0:
+        if not steps:
+            broker.commit(8)  # there is a topic of that name again, and this offset is of it
+        before = log.log_end_offset
+        broker.groups.run_due()
+        assert log.log_end_offset - before <= REMOVALS_PER_STEP
+        steps += 1
+    assert steps == many // REMOVALS_PER_STEP - 1  # the first is taken at once
+    assert log.log_end_offset - begin == many  # a tombstone for all but one, and its commit
+    for _ in range(2):
+        assert broker.committed() == {("t", 0): 8, ("u", 0): 7}
+        assert broker.committed("h") == {}
+        broker.restart()

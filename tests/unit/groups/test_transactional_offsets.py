@@ -22,7 +22,7 @@ from shmbroker.wire.error_codes import (
     UNKNOWN_MEMBER_ID,
     UNSTABLE_OFFSET_COMMIT,
 )
-from tests.unit.groups.test_group_coordinator import MINUTE_MS, RETENTION_MS, Broker, broker
+from tests.unit.groups.coordinator_at_work import MINUTE_MS, RETENTION_MS, Broker, broker
 
 __all__ = ["broker"]
 

@@ -7,12 +7,9 @@ from typing import Any
 from shmbroker.groups.transactions.coordinator import TransactionCoordinator
 from shmbroker.groups.transactions.endings import Markers
 from shmbroker.groups.transactions.transaction import STATE_NAMES, Transaction
-from shmbroker.log.config import LogConfig
-from shmbroker.log.partition_log import PartitionLog
 from shmbroker.replica.follower import Follower
-from shmbroker.replica.partition import Partition
 from shmbroker.settings.broker_config import BrokerConfig
-from shmbroker.settings.layers import effective_topic_configs
+from tests.unit.groups.led_partitions import led_partitions
 
 START_MS = 1_000_000
 
@@ -68,18 +65,7 @@ class Broker:
         self.ids = itertools.count(100)
         self.sent: list[Markers] = []
         self.appended: list[int] = []
-        self.partitions = []
-        file_ids = itertools.count(1)
-        for index in range(partitions):
-            path = directory / f"__transaction_state-{index}"
-            path.mkdir()
-            config = LogConfig(effective_topic_configs({}, ()))
-            log = PartitionLog.open(str(path), config, file_ids=file_ids)
-            partition = Partition(b"", "__transaction_state", b"", index, log)
-            partition.is_leader = True
-            partition.leader_epoch = 1
-            partition.replicas = partition.in_sync_replicas = (1,)
-            self.partitions.append(partition)
+        self.partitions = led_partitions(directory, "__transaction_state", partitions)
         self.restart()
 
     def restart(self, is_patient: bool = True) -> None:
