@@ -13,9 +13,7 @@ from shmbroker.wire.error_codes import (
     NOT_COORDINATOR,
     PRODUCER_FENCED,
 )
-from tests.unit.groups.transactions_at_work import Broker, assert_counts, open_one, state_of
-
-DAY_MS = 86_400_000
+from tests.unit.groups.transactions_at_work import DAY_MS, Broker, assert_counts, open_one, state_of
 
 
 @pytest.fixture

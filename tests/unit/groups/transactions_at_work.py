@@ -1,8 +1,11 @@
 """A transaction coordinator over real logs, with the markers that it has sent and not got back."""
 
 import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from shmbroker.groups.transactions.coordinator import TransactionCoordinator
 from shmbroker.groups.transactions.endings import Markers
@@ -12,6 +15,7 @@ from shmbroker.settings.broker_config import BrokerConfig
 from tests.unit.groups.led_partitions import led_partitions
 
 START_MS = 1_000_000
+DAY_MS = 86_400_000
 
 
 class Answer:
@@ -176,3 +180,24 @@ def assert_counts(broker: Broker) -> None:
         for entry in shard.entries.values():
             expected[entry.known.state] += 1
     assert broker.transactions.states() == expected
+
+
+Make = Callable[..., Broker]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    made: list[Broker] = []
+
+    def one(*arguments: Any, **settings: Any) -> Broker:
+        made.append(Broker(tmp_path, *arguments, **settings))
+        return made[-1]
+
+    yield one
+    for broker in made:
+        assert_counts(broker)
+
+
+@pytest.fixture
+def broker(make: Make) -> Broker:
+    return make()
