@@ -266,13 +266,13 @@ def _run(
     bar: Bar,
 ) -> list[Totals]:
     """Run those that have something to do; Spark is not started for nothing."""
-    from shmbroker.spark.ingest import files, prepare, run
+    from shmbroker.spark.ingest import merging, prepare, run
 
     done = [run.Totals(behind=0) for _ in ingests]
     due = {}
     for place, (kept, each) in enumerate(zip(ingests, asked, strict=True)):
         if session.trigger == run.AVAILABLE_NOW and prepare.has_nothing_new(kept, each.source):
-            files.finish_merge(kept.plan.path)
+            merging.finish_merge(kept.plan.path)
         else:
             due[place] = run.Run(kept.plan, prepare.source_of(kept, each.source))
     if due:
@@ -306,7 +306,7 @@ def compact(path: str, target_size: int, dry_run: bool, as_json: bool) -> None:
     \b
     shmbroker ingest compact /data/flights --target-size 256m
     """
-    from shmbroker.spark.ingest import files
+    from shmbroker.spark.ingest import files, merging
 
     path = files.local_path(path)
     if Path(path, "_delta_log").is_dir():
@@ -319,10 +319,10 @@ def compact(path: str, target_size: int, dry_run: bool, as_json: bool) -> None:
     else:
         if not dry_run:
             files.migrate(path)
-            files.finish_merge(path)
-        merges = files.plan_merges(files.table_files(path), target_size)
+            merging.finish_merge(path)
+        merges = merging.plan_merges(merging.table_files(path), target_size)
         for merge in [] if dry_run else merges:
-            files.merge(path, merge)
+            merging.merge(path, merge)
         done = {"merged": sum(len(merge.names) for merge in merges), "into": len(merges)}
     if as_json:
         print_json(done)

@@ -11,7 +11,7 @@ import os
 
 from shmbroker import clock
 from shmbroker.errors import ConfigFault
-from shmbroker.spark.ingest.files import FilesFault
+from shmbroker.spark.ingest.table_state import FilesFault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from shmbroker.errors import ConfigFault
 from shmbroker.ids import TopicPartition, random_uuid, uuid_text
 from shmbroker.spark import driver, options, running
 from shmbroker.spark.ingest import checkpoint as checkpoints
-from shmbroker.spark.ingest import files, schema, values
+from shmbroker.spark.ingest import files, schema, table_state, values
 from shmbroker.spark.ingest.checkpoint import EARLIEST, CheckpointDocument
 from shmbroker.spark.ingest.plan import DELTA, IngestPlan
 from shmbroker.spark.offsets import to_json
@@ -72,7 +72,7 @@ def opened(asked: AskedIngest) -> Iterator[CheckpointDocument]:
     kept = begun
     try:
         if begun is not None:
-            files.make_state(path)
+            table_state.make_state(path)
             checkpoint = _checkpoint(asked)
         with running.only_one(checkpoint):
             document = checkpoint / DOCUMENT
@@ -85,7 +85,7 @@ def opened(asked: AskedIngest) -> Iterator[CheckpointDocument]:
                 kept = begun._replace(plan=begun.plan._replace(checkpoint=str(checkpoint)))
             for each in _places(kept):
                 made += _missing(each)
-                files.make_state(each)
+                table_state.make_state(each)
             _note(document, kept)
             yield kept
     except BaseException:
@@ -96,8 +96,8 @@ def opened(asked: AskedIngest) -> Iterator[CheckpointDocument]:
     finally:
         if kept is not None:
             for each in _places(kept):
-                files.tidy(each, kept.plan.ingest_id)
-                if files.has_writer(each, kept.plan.ingest_id):
+                table_state.tidy(each, kept.plan.ingest_id)
+                if table_state.has_writer(each, kept.plan.ingest_id):
                     made = [directory for directory in made if directory != each]
         for directory in sorted(made, key=len, reverse=True):
             with contextlib.suppress(OSError):  # there is something in it, or it was not made
@@ -107,7 +107,7 @@ def opened(asked: AskedIngest) -> Iterator[CheckpointDocument]:
 def _checkpoint(asked: AskedIngest) -> Path:
     if asked.plan.checkpoint:
         return Path(asked.plan.checkpoint)
-    return files.state_root(asked.plan.path) / f"checkpoint-{asked.plan.topic}"
+    return table_state.state_root(asked.plan.path) / f"checkpoint-{asked.plan.topic}"
 
 
 def _places(kept: CheckpointDocument) -> list[str]:
@@ -118,7 +118,11 @@ def _missing(*paths: str) -> list[str]:
     """The directories that are to be made for these paths and for their states."""
     found: set[str] = set()
     for path in paths:
-        for each in (path, str(files.state_root(path)), os.path.join(path, files.INSIDE)):
+        for each in (
+            path,
+            str(table_state.state_root(path)),
+            os.path.join(path, table_state.INSIDE),
+        ):
             while not os.path.exists(each):
                 found.add(each)
                 each = os.path.dirname(each)
@@ -165,7 +169,7 @@ def _check(plan: IngestPlan) -> None:
 def _check_alone(plan: IngestPlan, asked: AskedIngest) -> None:
     """ConfigFault if the table holds rows of the topic that another ingest has written: they would
     be there twice."""
-    others = files.writers(plan.path, plan.topic)
+    others = table_state.writers(plan.path, plan.topic)
     others.pop(plan.ingest_id, None)
     if not others or asked.appends:
         return
@@ -239,8 +243,8 @@ def _is_gone(plan: IngestPlan) -> bool:
     """Whether the ingest has put files into the table, and there is no such directory."""
     if os.path.isdir(plan.path):
         return False
-    state = files.state_directory(plan.path, plan.ingest_id)
-    return files.has_writer(plan.path, plan.ingest_id) or not (plan.since or state.exists())
+    state = table_state.state_directory(plan.path, plan.ingest_id)
+    return table_state.has_writer(plan.path, plan.ingest_id) or not (plan.since or state.exists())
 
 
 def _check_start(
@@ -274,7 +278,7 @@ def _started_anew(asked: AskedIngest, kept: CheckpointDocument) -> CheckpointDoc
                 each.unlink(missing_ok=True)
         for place in _places(kept):
             files.withdraw(place, kept.plan.ingest_id, -1)
-            files.tidy(place, kept.plan.ingest_id)
+            table_state.tidy(place, kept.plan.ingest_id)
     plan = kept.plan._replace(ingest_id=random_uuid().hex()[:8])
     return kept._replace(plan=plan, start=start, starts=starts)
 

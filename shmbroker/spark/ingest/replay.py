@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from shmbroker.errors import ConfigFault
 from shmbroker.spark import driver, options
-from shmbroker.spark.ingest import files
+from shmbroker.spark.ingest import files, merging, table_state
 from shmbroker.spark.ingest.plan import RAW_COLUMNS, IngestPlan, cluster_options
 from shmbroker.spark.ingest.prepare import is_unfinished, settle
 from shmbroker.spark.ingest.run import Totals, added
@@ -76,7 +76,7 @@ def replay(plan: IngestPlan) -> Totals:
             commit_batch(own, last, [task], good)
             task.counts["files"] = len(task.written)
         totals = added(totals, task.counts)
-    files.tidy(own.path, own.ingest_id)
+    table_state.tidy(own.path, own.ingest_id)
     return totals
 
 
@@ -118,7 +118,7 @@ def _letters(plan: IngestPlan) -> Iterator[pa.RecordBatch]:
 
 
 def _in_files(plan: IngestPlan) -> Iterator[pa.RecordBatch]:
-    for folder, name, _ in sorted(files.table_files(plan.dead_letter_path)):
+    for folder, name, _ in sorted(merging.table_files(plan.dead_letter_path)):
         if name.startswith(f"{plan.topic}-{plan.ingest_id}-"):
             table = pq.read_table(os.path.join(folder, name), partitioning=None)
             for batch in table.to_batches():

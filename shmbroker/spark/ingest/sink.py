@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 )
 
 from shmbroker.spark import worker
-from shmbroker.spark.ingest import files
+from shmbroker.spark.ingest import files, table_state
 from shmbroker.spark.ingest.plan import DELTA, IngestPlan, from_json
 from shmbroker.spark.ingest.task import TaskDone, TaskWriter, records_of
 from shmbroker.spark.ranges import pieces_of
@@ -110,7 +110,7 @@ def _commit_batch(
         path = files.document_path(plan.dead_letter_path, plan.ingest_id, batch)
         files.commit(path, dead, {})
     if written:
-        files.note_writer(plan.path, plan.ingest_id, plan.topic, plan.checkpoint)
+        table_state.note_writer(plan.path, plan.ingest_id, plan.topic, plan.checkpoint)
     path = files.document_path(plan.path, plan.ingest_id, batch)
     files.commit(path, written, counts | {"files": len(written)}, letters)
     if plan.format == DELTA:

@@ -16,7 +16,7 @@ from pretended_spark import Killed
 
 from shmbroker.errors import ConfigFault
 from shmbroker.spark.ingest import checkpoint as checkpoints
-from shmbroker.spark.ingest import files, plan, prepare, replay
+from shmbroker.spark.ingest import files, plan, prepare, replay, table_state
 from shmbroker.spark.ingest.plan import IngestPlan
 from shmbroker.spark.ingest.task import DEAD_LETTER_SCHEMA, BadRecordFault, _letter
 
@@ -212,12 +212,12 @@ def test_another_directory_gets_only_what_the_first_has_not(
         if step == "document":
             patched.setattr(files, "finish", dying)
         ingest.run("committed")
-    old = str(files.state_root(str(ingest.table)) / "checkpoint-t")
+    old = str(table_state.state_root(str(ingest.table)) / "checkpoint-t")
     new = ingest.table.with_name("new")
     ingest.run(path=str(new), checkpoint=old, continues=True)
     assert ingest.rows() == [0, 1, 2, 3]
     assert ingest.rows(new) == list(range(4, 12))
-    old_documents = files.state_root(str(new)).glob("*/batches/00000000.json")
+    old_documents = table_state.state_root(str(new)).glob("*/batches/00000000.json")
     assert list(old_documents) == []
 
 
@@ -295,7 +295,7 @@ def test_rows_of_another_ingest_of_the_topic_are_not_doubled_unless_told(
     ingest.run(checkpoint=words[words.index("--checkpoint") + 1])
     assert ingest.rows() == [0, 1, 2, 3]
     # by the names of the files alone, when all else was removed
-    for path in sorted(files.state_root(str(ingest.table)).rglob("*"), reverse=True):
+    for path in sorted(table_state.state_root(str(ingest.table)).rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     with pytest.raises(ConfigFault, match=r"holds rows of t already.*its checkpoint is gone"):
         ingest.run()
@@ -433,7 +433,7 @@ def test_the_state_of_an_earlier_version_moves_out_of_the_table(
 ) -> None:
     fill(ingest.first, range(12), bad=-1)
     ingest.table.mkdir(parents=True)
-    inside = ingest.table / files.INSIDE
+    inside = ingest.table / table_state.INSIDE
     inside.mkdir()
     if has_died:
         with pytest.raises(Killed):

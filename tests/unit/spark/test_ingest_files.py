@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shmbroker.errors import ConfigFault
-from shmbroker.spark.ingest import files, plan
+from shmbroker.spark.ingest import files, merging, plan, table_state
 
 
 def attempt(path: Path, batch: int, rows: int, lot: str) -> files.WrittenFile:
@@ -24,7 +24,7 @@ def attempt(path: Path, batch: int, rows: int, lot: str) -> files.WrittenFile:
 
 
 def found(path: Path) -> list[tuple[int, int]]:
-    names = [os.path.join(folder, name) for folder, name, _ in files.table_files(str(path))]
+    names = [os.path.join(folder, name) for folder, name, _ in merging.table_files(str(path))]
     tables = [pq.read_table(name, partitioning=None).to_pylist() for name in names]
     return sorted((row["batch"], row["n"]) for table in tables for row in table)
 
@@ -37,7 +37,7 @@ def test_a_micro_batch_is_committed_once(tmp_path: Path) -> None:
     assert files.commit(document(tmp_path, 0), [attempt(tmp_path, 0, 3, "a")], {"rows": 3})
     assert not files.commit(document(tmp_path, 0), [attempt(tmp_path, 0, 3, "b")], {"rows": 3})
     assert found(tmp_path) == [(0, 0), (0, 1), (0, 2)]
-    assert os.listdir(files.state_directory(str(tmp_path), "id") / "temporary") == []
+    assert os.listdir(table_state.state_directory(str(tmp_path), "id") / "temporary") == []
 
 
 @pytest.mark.parametrize("renamed", [0, 1])
@@ -61,13 +61,13 @@ def test_what_no_micro_batch_has_is_dropped(tmp_path: Path) -> None:
     attempt(tmp_path, 0, 3, "killed")
     assert files.recover(str(tmp_path), "id") == -1
     assert found(tmp_path) == []
-    assert os.listdir(files.state_directory(str(tmp_path), "id") / "temporary") == []
+    assert os.listdir(table_state.state_directory(str(tmp_path), "id") / "temporary") == []
 
 
 def test_a_file_that_the_driver_can_not_see_is_told(tmp_path: Path) -> None:
     written = attempt(tmp_path, 0, 3, "a")
     os.unlink(written.temporary)
-    with pytest.raises(files.FilesFault, match="one directory that the driver"):
+    with pytest.raises(table_state.FilesFault, match="one directory that the driver"):
         files.commit(document(tmp_path, 0), [written], {})
     assert not document(tmp_path, 0).exists()
 
@@ -93,12 +93,12 @@ def test_documents_of_long_ago_go(tmp_path: Path) -> None:
 )
 def test_small_files_are_planned_together(sizes: list[int], merged: list[tuple]) -> None:
     given = [("d", "abcd"[n], size) for n, size in enumerate(sizes)]
-    assert [each.names for each in files.plan_merges(given, 100)] == merged
+    assert [each.names for each in merging.plan_merges(given, 100)] == merged
 
 
 def test_files_of_two_directories_stay_apart() -> None:
     given = [("d=1", "a", 1), ("d=2", "b", 1), ("d=1", "c", 1)]
-    plans = files.plan_merges(given, 100)
+    plans = merging.plan_merges(given, 100)
     assert [(each.folder, each.names) for each in plans] == [("d=1", ("a", "c"))]
 
 
@@ -106,10 +106,10 @@ def test_merged_rows_are_those_that_were_there(tmp_path: Path) -> None:
     for batch in range(4):
         files.commit(document(tmp_path, batch), [attempt(tmp_path, batch, 5, "a")], {})
     before = found(tmp_path)
-    for each in files.plan_merges(files.table_files(str(tmp_path)), 1 << 20):
-        files.merge(str(tmp_path), each)
+    for each in merging.plan_merges(merging.table_files(str(tmp_path)), 1 << 20):
+        merging.merge(str(tmp_path), each)
     assert found(tmp_path) == before
-    assert len(files.table_files(str(tmp_path))) == 1
+    assert len(merging.table_files(str(tmp_path))) == 1
     assert files.recover(str(tmp_path), "id") == 3  # a file that is merged away is no loss
     assert found(tmp_path) == before
 
@@ -119,16 +119,16 @@ def test_an_interrupted_merge_is_finished(tmp_path: Path, deleted: int) -> None:
     for batch in range(2):
         files.commit(document(tmp_path, batch), [attempt(tmp_path, batch, 5, "a")], {})
     before = found(tmp_path)
-    olds = [os.path.join(folder, name) for folder, name, _ in files.table_files(str(tmp_path))]
-    temporary = str(files.state_root(str(tmp_path)) / "merge.part")
+    olds = [os.path.join(folder, name) for folder, name, _ in merging.table_files(str(tmp_path))]
+    temporary = str(table_state.state_root(str(tmp_path)) / "merge.part")
     pq.write_table(pa.concat_tables([pq.read_table(old) for old in sorted(olds)]), temporary)
-    merging = {"old": olds, "temporary": temporary, "final": str(tmp_path / "new.parquet")}
-    files.merge_document(str(tmp_path)).write_text(json.dumps(merging))
+    merge_document = {"old": olds, "temporary": temporary, "final": str(tmp_path / "new.parquet")}
+    merging.merge_document(str(tmp_path)).write_text(json.dumps(merge_document))
     for old in olds[:deleted]:
         os.unlink(old)
     files.recover(str(tmp_path), "id")
     assert found(tmp_path) == before
-    assert not files.merge_document(str(tmp_path)).exists()
+    assert not merging.merge_document(str(tmp_path)).exists()
 
 
 def test_files_of_an_ingest_whose_columns_were_changed_are_merged(tmp_path: Path) -> None:
@@ -137,10 +137,10 @@ def test_files_of_an_ingest_whose_columns_were_changed_are_merged(tmp_path: Path
         name = f"t.u-6409ed68-{number:08d}-00000-000.parquet"
         pq.write_table(pa.table(columns), tmp_path / name)
     pq.write_table(pa.table({"n": [4]}), tmp_path / "t.u-0123abcd-00000000-00000-000.parquet")
-    (merge,) = files.plan_merges(files.table_files(str(tmp_path)), 1 << 20)
+    (merge,) = merging.plan_merges(merging.table_files(str(tmp_path)), 1 << 20)
     assert len(merge.names) == 3  # of one ingest
-    files.merge(str(tmp_path), merge)
-    assert not files.state_root(str(tmp_path)).exists()
+    merging.merge(str(tmp_path), merge)
+    assert not table_state.state_root(str(tmp_path)).exists()
     rows = pa.concat_tables(map(pq.read_table, tmp_path.iterdir()), promote_options="default")
     assert sorted((row["n"], row["m"], row["k"]) for row in rows.to_pylist()) == [
         (1, None, None),
@@ -148,15 +148,15 @@ def test_files_of_an_ingest_whose_columns_were_changed_are_merged(tmp_path: Path
         (3, None, True),
         (4, None, None),
     ]
-    assert set(files.writers(str(tmp_path), "t.u")) == {"6409ed68", "0123abcd"}
+    assert set(table_state.writers(str(tmp_path), "t.u")) == {"6409ed68", "0123abcd"}
 
 
 def test_files_that_do_not_go_together_stay(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"a": [1], "b": ["x"]}), tmp_path / "b.parquet")
-    (merge,) = files.plan_merges(files.table_files(str(tmp_path)), 1 << 20)
-    with pytest.raises(files.FilesFault, match="don't go together"):
-        files.merge(str(tmp_path), merge)
+    (merge,) = merging.plan_merges(merging.table_files(str(tmp_path)), 1 << 20)
+    with pytest.raises(table_state.FilesFault, match="don't go together"):
+        merging.merge(str(tmp_path), merge)
     assert sorted(p.name for p in tmp_path.glob("*.parquet")) == ["a.parquet", "b.parquet"]
 
 

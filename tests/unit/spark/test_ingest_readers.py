@@ -14,7 +14,7 @@ pytest.importorskip("pyarrow")
 import pyarrow.dataset
 from test_ingest_task import records, with_headers
 
-from shmbroker.spark.ingest import files
+from shmbroker.spark.ingest import table_state
 from shmbroker.spark.ingest.plan import IngestPlan
 from shmbroker.spark.ingest.sink import commit_batch
 from shmbroker.spark.ingest.task import TaskWriter
@@ -26,8 +26,8 @@ def filled(tmp_path: Path, table_format: str, partition_by: tuple[str, ...] = ()
     """Three micro-batches of a table that keeps its checkpoint in the default place, and the files
     of a task whose micro-batch is not committed."""
     path = tmp_path / "data" / "table"
-    files.make_state(str(path))
-    checkpoint = files.state_root(str(path)) / "checkpoint-t"
+    table_state.make_state(str(path))
+    checkpoint = table_state.state_root(str(path)) / "checkpoint-t"
     checkpoint.mkdir()
     (checkpoint / "ingest.json").write_text("{}")
     plan = IngestPlan(

@@ -21,7 +21,7 @@ from shmbroker.client.faults import DeniedFault
 from shmbroker.client.reader.arrow_columns import COLUMNS
 from shmbroker.errors import ConfigFault
 from shmbroker.spark import sink
-from shmbroker.spark.ingest import files, prepare, task_files
+from shmbroker.spark.ingest import files, merging, prepare, table_state, task_files
 from shmbroker.spark.ingest.plan import RAW_COLUMNS, IngestPlan
 from shmbroker.spark.ingest.sink import IngestWriter, commit_batch
 from shmbroker.spark.ingest.task import BadRecordFault, HeadersOf, TaskWriter
@@ -171,7 +171,7 @@ def test_a_micro_batch_is_in_a_delta_table_once(tmp_path: Path) -> None:
         (1, "a b"),
         (2, "a b"),
     ]
-    assert len(files.table_files(str(tmp_path))) == 2
+    assert len(merging.table_files(str(tmp_path))) == 2
 
 
 class Killed(BaseException):
@@ -246,7 +246,7 @@ def test_a_driver_that_dies_anywhere_has_every_row_in_the_table_once(
         else:
             found = pyarrow.dataset.dataset(path, partitioning="hive").to_table()
         assert sorted(pa.table(found)["n"].to_pylist()) == list(range(8)), called
-        assert len(files.table_files(plan.path)) == 2 * max(1, 2 * len(partition_by))
+        assert len(merging.table_files(plan.path)) == 2 * max(1, 2 * len(partition_by))
         if len(called) <= call:
             break
     steps = {"rename", "replace"}
@@ -282,7 +282,7 @@ def test_an_aborted_micro_batch_keeps_what_its_commit_has_decided(
         assert pq.read_table(plan.path).to_pylist() == [{"n": 1}]
         assert pq.read_table(plan.dead_letter_path)["value"].to_pylist() == [b"oops"]
         for path in (plan.path, plan.dead_letter_path):
-            assert not list((files.state_directory(path, "id") / "temporary").iterdir())
+            assert not list((table_state.state_directory(path, "id") / "temporary").iterdir())
     assert call > 8
 
 
@@ -292,7 +292,7 @@ def test_a_run_that_begins_waits_for_the_commit_of_a_killed_one(
     plan = IngestPlan("id", "t", str(tmp_path))
     next_run = threading.Thread(target=prepare.settle, args=(plan,))
     waits_or_is_done = threading.Event()
-    replace, flock, recover = files._replace, fcntl.flock, files.recover
+    replace, flock, recover = table_state.replace_document, fcntl.flock, files.recover
 
     def lock(file: Any, how: int) -> None:
         if threading.current_thread() is next_run:
@@ -313,7 +313,7 @@ def test_a_run_that_begins_waits_for_the_commit_of_a_killed_one(
 
     monkeypatch.setattr(fcntl, "flock", lock)
     monkeypatch.setattr(files, "recover", recovered)
-    monkeypatch.setattr(files, "_replace", replaced)
+    monkeypatch.setattr(files, "replace_document", replaced)
     written(plan, 0, records([b"x", b"y"]))
     next_run.join()
     assert pq.read_table(tmp_path)["value"].to_pylist() == [b"x", b"y"]
