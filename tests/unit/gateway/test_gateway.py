@@ -1,9 +1,7 @@
 """Turns of a gateway: from the client's socket to the broker's ring, and back."""
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,78 +19,35 @@ from shmbroker.ipc.operation_layout import (
     EXECUTED_HEAD,
     EXECUTED_PART,
     NEED_FILE,
-    READ,
     READ_DONE,
-    READ_DONE_HEAD,
-    READ_SLICE,
     TOKEN,
     unpack_identity,
 )
 from shmbroker.ipc.passed_files import pass_file
 from shmbroker.security.identity import Identity
 from shmbroker.shm.counters import METADATA_APPLIED, OPEN_CONNECTIONS, STATE, STATE_STOPPING
-from shmbroker.shm.latencies import SAMPLED, STAGE_ANSWER, STAGE_NETWORK, read_table
 from shmbroker.shm.ring import RingReader
 from shmbroker.wire import codec
 from shmbroker.wire.api_keys import LIST_SEGMENTS
-from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER
-from shmbroker.wire.frame import request_frame
+from shmbroker.wire.error_codes import NOT_LEADER_OR_FOLLOWER
 from tests.support.family_memory import BROKER_EPOCH, BROKER_ID, TOPIC, TOPIC_ID, FarEnd
 from tests.support.gateway_family import BROKER, GATEWAY, GatewayFamily, gateway_family
-from tests.support.raw_client import batch_of
-
-PRODUCE, FETCH, METADATA = (0, 9, "Produce"), (1, 11, "Fetch"), (3, 12, "Metadata")
-LIST_GROUPS = 16, 4, "ListGroups"
-FILE = 7
-BATCH = batch_of(b"value")
-METADATA_REQUEST = request_frame(
-    3,
-    12,
-    7,
-    "client",
-    codec.encode("MetadataRequest", 12, {"topics": [], "allow_auto_topic_creation": False}),
+from tests.unit.gateway.gateway_asks import (
+    BATCH,
+    FILE,
+    LIST_GROUPS,
+    METADATA,
+    METADATA_REQUEST,
+    ask_to_append,
+    ask_to_read,
+    family,
+    fetched,
+    produced,
+    slice_of_file,
 )
+from tests.unit.gateway.test_gateway_counts import counted
 
-
-@pytest.fixture
-def family() -> Iterator[GatewayFamily]:
-    with gateway_family() as made:
-        yield made
-
-
-def ask_to_append(family: GatewayFamily, acks: int = 1) -> None:
-    row = {"index": 0, "records": BATCH}
-    topics = [{"name": TOPIC, "partition_data": [row]}]
-    family.ask(*PRODUCE, {"acks": acks, "timeout_ms": 1000, "topic_data": topics})
-
-
-def ask_to_read(family: GatewayFamily) -> int:
-    """Fetch; the token of its READ."""
-    row = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
-    topics = [{"topic": TOPIC, "partitions": [row]}]
-    waits = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 5000, "session_epoch": -1}
-    family.ask(*FETCH, {"replica_id": -1, "topics": topics} | waits)
-    [(operation, payload)] = family.taken()
-    assert operation == READ
-    return int(TOKEN.unpack_from(payload)[0])
-
-
-def slice_of_file(token: int, length: int) -> bytes:
-    """A READ_DONE whose bytes are the first of FILE."""
-    slice_ = READ_SLICE.pack(0, 0, length, 5, 5, 0, FILE, 0, -1, 0, -1)
-    return READ_DONE_HEAD.pack(token, 1, 0) + slice_
-
-
-def produced(family: GatewayFamily) -> dict[str, Any]:
-    [topic] = family.answer(*PRODUCE)["responses"]
-    [row] = topic["partition_responses"]
-    return dict(row)
-
-
-def fetched(family: GatewayFamily) -> dict[str, Any]:
-    [topic] = family.answer(*FETCH)["responses"]
-    [row] = topic["partitions"]
-    return dict(row)
+__all__ = ["family"]
 
 
 def test_a_produce_frame_goes_to_the_ring_and_its_result_to_the_socket(
@@ -348,101 +303,6 @@ def test_a_stop_waits_for_what_is_in_flight(family: GatewayFamily) -> None:
     family.quiet_turn()
     assert family.gateway.is_over
     assert produced(family)["base_offset"] == 1
-
-
-# ── what others may see ─────────────────────────────────────────────────────────────────────────
-
-
-def counted(family: GatewayFamily, name: str) -> int:
-    """A counter, as it is shown once a second."""
-    family.clock.now += 2.0
-    family.quiet_turn()
-    return int(family.words[family.counters.counter(GATEWAY, name)])
-
-
-def shown(family: GatewayFamily) -> dict[int, tuple[int, list[int]]]:
-    """The latencies, as others see them."""
-    family.clock.now += 2.0
-    family.quiet_turn()
-    return read_table(family.latencies)
-
-
-def appended(family: GatewayFamily, error: int = 0) -> None:
-    """The broker answers the appends that it was sent."""
-    for operation, payload in family.taken():
-        assert operation == APPEND
-        token = int(TOKEN.unpack_from(payload)[0])
-        family.broker.send(APPENDED, APPENDED_HEAD.pack(token, error, 0, 0, 0, -1, 0))
-    family.quiet_turn()
-
-
-def test_request_takes_from_its_read_to_its_answer(family: GatewayFamily) -> None:
-    for took_us in (300, 5000):
-        ask_to_append(family)
-        family.clock.now += took_us / 1e6
-        appended(family)
-        family.answer(*PRODUCE)
-    (sum_us, buckets), *rest = shown(family).values()
-    assert not rest
-    assert abs(sum_us - 5300) <= 2
-    assert {number: count for number, count in enumerate(buckets) if count} == {9: 1, 13: 1}
-
-
-def test_pipelined_requests_and_those_without_acks_are_all_counted(family: GatewayFamily) -> None:
-    ask_to_read(family)
-    for acks in (1, 1, 0):
-        ask_to_append(family, acks)
-    appended(family)
-    counts = {key: sum(buckets) for key, (_, buckets) in shown(family).items()}
-    assert counts == {0: 1}, "two wait behind the Fetch"
-    family.gateway.must_stop = True
-    family.quiet_turn()
-    family.gateway.close()
-    counts = {key: sum(buckets) for key, (_, buckets) in read_table(family.latencies).items()}
-    assert counts == {0: 3, 1: 1}
-
-
-def test_bytes_are_counted_both_ways(family: GatewayFamily) -> None:
-    received = counted(family, "received_bytes")
-    sent = counted(family, "sent_bytes")
-    family.client.sendall(METADATA_REQUEST)
-    family.turn()
-    size = int.from_bytes(family.receive(4), "big")
-    family.receive(size)
-    assert counted(family, "received_bytes") - received == len(METADATA_REQUEST)
-    assert counted(family, "sent_bytes") - sent == size + 4
-    assert counted(family, "sent_file_bytes") == 0
-
-
-def test_refusals_are_counted_by_their_reason(family: GatewayFamily) -> None:
-    ask_to_append(family)
-    appended(family, KAFKA_STORAGE_ERROR)
-    family.answer(*PRODUCE)
-    assert counted(family, "appends_refused_storage") == 1
-    assert counted(family, "appends_refused_invalid") == 0
-    family.client.sendall(bytes(14))
-    family.turn()
-    assert counted(family, "protocol_faults") == 1
-    assert counted(family, "connections_accepted") == counted(family, "connections_closed") == 1
-
-
-def test_one_turn_of_some_is_followed_to_the_broker_and_back(family: GatewayFamily) -> None:
-    family.gateway.turns = SAMPLED - 1
-    ask_to_append(family)
-    stamp_ns = family.broker.reader.stamped() if family.broker.reader.poll() else 0
-    assert stamp_ns == family.clock.monotonic_ns()
-    for operation, payload in family.taken():
-        assert operation == APPEND
-        token = int(TOKEN.unpack_from(payload)[0])
-        family.broker.writer.stamp(family.clock.monotonic_ns())
-        family.broker.send(APPENDED, APPENDED_HEAD.pack(token, 0, 0, 0, 0, -1, 0))
-    family.clock.now += 0.0007
-    family.quiet_turn()
-    found = shown(family)
-    assert sum(found[STAGE_NETWORK][1]) == 1
-    assert abs(found[STAGE_ANSWER][0] - 700) <= 1
-    ask_to_append(family)
-    assert family.broker.reader.poll() and not family.broker.reader.stamped(), "not every turn"
 
 
 def connect(family: GatewayFamily) -> socket.socket:
