@@ -7,7 +7,7 @@ import pytest
 
 from shmbroker.log.config import LogConfig
 from shmbroker.wire.error_codes import NONE, OUT_OF_ORDER_SEQUENCE_NUMBER
-from tests.property.test_tiering_model import RECORDS, World
+from tests.property.tiered_world import RECORDS, World
 
 BEGIN, ABORT = 0, 4
 """What `World.transact` does for producer 1."""
