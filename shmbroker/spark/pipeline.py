@@ -37,6 +37,7 @@ from shmbroker.spark.running import QueryFault, sentence
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _ISOLATION = "kafka.isolation.level"
 RECORD_COLUMNS = ("key", "topic", "partition", "offset", "timestamp")
@@ -183,10 +184,12 @@ class Job:
         """Options that name the cluster, of sources and sinks."""
         self.checkpoint = checkpoint
         self.variables = variables
-        self.queries: list[Any] = []
+        self.queries: list[StreamingQuery] = []
         self._trigger = trigger
 
-    def stream(self, topic: str, columns: str = "", watermark: str = "", **options: str) -> Any:
+    def stream(
+        self, topic: str, columns: str = "", watermark: str = "", **options: str
+    ) -> DataFrame:
         """A topic as a streaming DataFrame; `columns` (DDL) of its JSON values, `watermark` as
         "column 10 minutes", the options are the source's."""
         from pyspark.sql import functions as F
@@ -216,7 +219,9 @@ class Job:
             rows = rows.withWatermark(column, delay)
         return rows
 
-    def write(self, rows: DataFrame, topic: str, mode: str = "append", **options: str) -> Any:
+    def write(
+        self, rows: DataFrame, topic: str, mode: str = "append", **options: str
+    ) -> StreamingQuery:
         """Start a query that writes rows into a topic, each once."""
         from pyspark.sql import functions as F
 
@@ -262,7 +267,7 @@ class Job:
         return f"{max([*numbers, before - 1]) + 1}-{topic}"
 
 
-def _batch_writer(sink: Mapping[str, str]) -> Callable[[Any, int], None]:
+def _batch_writer(sink: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
     """What writes the rows of a micro-batch by a batch write, each once, too."""
     is_exactly_once = producer_options.parse(sink, is_stream=True).is_exactly_once
 

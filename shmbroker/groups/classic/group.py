@@ -437,6 +437,7 @@ class ClassicGroup:
 
     def answer_join(self, member: ClassicMember, body: dict[str, Any]) -> None:
         """Answer this member's JoinGroup, which is parked."""
+        assert member.join_call is not None
         self.effects.append(Reply(member.join_call, body))
         member.join_call = None
         self.awaiting_join -= 1

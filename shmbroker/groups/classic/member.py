@@ -16,7 +16,7 @@ from shmbroker.purgatory import NEVER_MS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from shmbroker.groups.caller import Caller
 
     Protocols = tuple[tuple[str, bytes], ...]
 
@@ -66,8 +66,8 @@ class ClassicMember:
         self.held_bytes = self._held_bytes()
         """What it takes in memory, without its assignment."""
         self.assignment = assignment
-        self.join_call: Any = None
-        self.sync_call: Any = None
+        self.join_call: Caller | None = None
+        self.sync_call: Caller | None = None
         self.deadline_ms = NEVER_MS
         """When it is removed; NEVER_MS while it waits for a rebalance, unless it is new."""
         self.is_new = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import NamedTuple, TextIO
 
 from shmbroker import clock
 from shmbroker.spark import running
@@ -101,9 +101,9 @@ def run(
         return totals
 
 
-def start_all(spark: SparkSession, wanted: Sequence[Run], trigger: str) -> list[Any]:
+def start_all(spark: SparkSession, wanted: Sequence[Run], trigger: str) -> list[StreamingQuery]:
     """The streaming queries of ingests; none runs on if one can't be started."""
-    queries: list[Any] = []
+    queries: list[StreamingQuery] = []
     try:
         for each in wanted:
             queries.append(start(spark, each, trigger))  # noqa: PERF401  those before an error
@@ -114,7 +114,7 @@ def start_all(spark: SparkSession, wanted: Sequence[Run], trigger: str) -> list[
     return queries
 
 
-def start(spark: SparkSession, wanted: Run, trigger: str) -> Any:
+def start(spark: SparkSession, wanted: Run, trigger: str) -> StreamingQuery:
     """The streaming query of an ingest."""
     from shmbroker.spark.ingest.sink import FORMAT, IngestDataSource
 

@@ -14,7 +14,7 @@ begun meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 from shmbroker import clock
 from shmbroker.spark.transactions.leases import LostFault
@@ -24,6 +24,8 @@ from shmbroker.spark.transactions.series import SeriesState
 PATIENCE_S = 1.0
 """A question that can't be answered yet is answered so after this time, and asked again: so it is
 noticed that nobody is there any more."""
+
+T = TypeVar("T")
 
 
 class Conversation:
@@ -82,9 +84,7 @@ class Conversation:
                 leases.give_back(task, (topic, index))
             return {}
 
-    def _until(
-        self, try_: Callable[[], Any], not_yet: object, patience_s: float = PATIENCE_S
-    ) -> Any:
+    def _until(self, try_: Callable[[], T], not_yet: object, patience_s: float = PATIENCE_S) -> T:
         """What `try_` gives, tried at each change, for a while. Needs the lock."""
         deadline = clock.monotonic() + patience_s
         while True:
