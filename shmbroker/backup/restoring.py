@@ -144,25 +144,18 @@ def restore(
     opened: list[PartitionLog] = []
     try:
         for topic, partition, row in replicated:
-            places = [
-                f"{_node(directory, node)}/{partition_directory(topic.name, partition.partition)}"
-                for node in partition.replicas
-            ]
-            for place in places:
-                os.makedirs(place)
-                path = f"{place}/{PARTITION_METADATA}"
-                write_partition_metadata(path, topic.topic_id, is_synced=row is None)
+            places = _make_places(directory, topic, partition, is_synced=row is None)
             if row is None:
                 continue
-            for place in places:
+            for place in places.values():
                 write_epochs(f"{place}/{LEADER_EPOCH_CHECKPOINT}", row.epochs)
             for segment in row.segments:
-                _put_segment(store, segment, places)
+                _put_segment(store, segment, list(places.values()))
                 done += segment.size * len(places)
                 progress(done, total)
             settings = image.config(TOPIC_RESOURCE, topic.name)
             key = topic.name, partition.partition
-            for node, place in zip(partition.replicas, places, strict=True):
+            for node, place in places.items():
                 log, has_gaps = _index(place, settings, row, is_alone=len(places) == 1)
                 opened.append(log)
                 checkpoints[node].note(key, row, log.log_end_offset, has_gaps)
@@ -299,6 +292,22 @@ def write_epochs(path: str, epochs: Iterable[tuple[int, int]]) -> None:
     """Write a leader-epoch checkpoint of (epoch, start offset), which the log's close syncs."""
     lines = [f"{epoch} {start}" for epoch, start in epochs]
     write_file(path, encode_entries(lines), is_synced=False)
+
+
+def _make_places(
+    directory: str, topic: TopicImage, partition: PartitionImage, *, is_synced: bool
+) -> dict[int, str]:
+    """Make the directory of each replica, by its node. is_synced: nothing closes a log there, which
+    would make it durable."""
+    places = {
+        node: f"{_node(directory, node)}/{partition_directory(topic.name, partition.partition)}"
+        for node in partition.replicas
+    }
+    for place in places.values():
+        os.makedirs(place)
+        path = f"{place}/{PARTITION_METADATA}"
+        write_partition_metadata(path, topic.topic_id, is_synced=is_synced)
+    return places
 
 
 def _put_segment(store: ObjectStore, segment: SegmentObject, directories: list[str]) -> None:
