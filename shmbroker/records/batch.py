@@ -394,7 +394,7 @@ def iterate_block(header: tuple[int, ...], block: bytes) -> Iterator[Record]:
 def _decode_record(
     data: bytes, position: int, end: int
 ) -> tuple[int, int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]:
-    """Its end, deltas of timestamp and offset, key, value, headers."""
+    """Decode one record: its end, deltas of timestamp and offset, key, value, headers."""
     length, position = read_varint(data, position, end)
     record_end = position + length
     if length < 1 or record_end > end:

@@ -1,7 +1,6 @@
 """The codecs against other implementations of the same formats, and against bombs."""
 
 import gzip
-import os
 import random
 import zlib
 
@@ -28,21 +27,24 @@ def test_round_trip(codec, plain):
 def test_truncated_input_is_a_fault(codec):
     packed = codecs.compress(codec, PLAIN)
     for length in [*range(60), len(packed) // 2, len(packed) - 1]:
-        with pytest.raises(ProtocolFault):
+        try:
             plain = codecs.decompress(codec, packed[:length])
-            # A cut between two snappy blocks can't be seen here, only by the record count.
-            assert codec == SNAPPY and PLAIN.startswith(bytes(plain))
-            raise ProtocolFault
+        except ProtocolFault:
+            continue
+        # A cut between two snappy blocks can't be seen here, only by the record count.
+        assert codec == SNAPPY and PLAIN.startswith(bytes(plain))
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_garbage_is_a_fault(codec):
+def test_garbage_is_a_fault_and_no_other_exception(codec):
+    faults = 0
+    rng = random.Random(codec)
     for number in range(50):
-        garbage = bytes([number]) + os.urandom(40)
         try:
-            codecs.decompress(codec, garbage)
+            codecs.decompress(codec, bytes([number]) + rng.randbytes(40))
         except ProtocolFault:
-            continue
+            faults += 1
+    assert faults >= 40, "some few bytes are a short text by chance"
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -118,7 +120,7 @@ def test_gzip_members_and_xerial_blocks_are_few(monkeypatch):
 
 
 def test_gzip_members_behind_the_first_may_be_large(monkeypatch):
-    large = os.urandom(300_000)
+    large = random.Random(4).randbytes(300_000)
     packed = gzip.compress(b"ab") + gzip.compress(large) + gzip.compress(b"cd")
     assert codecs.decompress(GZIP, memoryview(packed)) == b"ab" + large + b"cd"
     for cut in (len(packed) - 1, len(packed) - 30, 200_000, 30):
