@@ -93,7 +93,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(False, True, 0.3, ("cut",)),
-        (0, 1, 2),
+        (1, 2, 3),
     ),
     OldBug(
         "ack-before-min-isr",
@@ -126,7 +126,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(True, False, 0.3, ("kill", "freeze")),
-        (25, 120, 219),
+        (4,),
         is_rare=True,
     ),
     OldBug(
@@ -145,7 +145,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(fault_s=0.3, faults=("kill",)),
-        (5, 7, 9),
+        (4, 25, 36),
     ),
     OldBug(
         "asked-while-booting",
@@ -197,7 +197,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(fault_s=0.3, faults=("kill", "kill_amid")),
-        (4, 8, 11),
+        (8, 0, 1),
     ),
     OldBug(
         "decision-not-flushed",
@@ -236,7 +236,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(None, True, 0.3, ("cut",)),
-        (14, 18, 21),
+        (10, 12, 15),
     ),
     OldBug(
         "stable-ahead",
@@ -262,7 +262,7 @@ OLD_BUGS = (
             ),
         ),
         KILLS,
-        (0, 4, 5),
+        (4, 5, 8),
     ),
     OldBug(
         "marker-twice",
@@ -293,7 +293,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(None, None, 0.05, ("leave",), has_transactions=True),
-        (60, 74, 157),
+        (39, 57),
         is_rare=True,
     ),
     OldBug(
@@ -320,7 +320,7 @@ OLD_BUGS = (
             ),
         ),
         CALM_TRANSACTIONS,
-        (0, 1, 2),
+        (2, 5, 8),
     ),
     OldBug(
         "aborted-not-told",
@@ -365,7 +365,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(False, True, 0.0, has_transactions=True),
-        (0, 8, 10),
+        (9, 12, 26),
     ),
     OldBug(
         "settled-unattended",
@@ -391,7 +391,7 @@ OLD_BUGS = (
             ),
         ),
         SESSIONS,
-        (17, 23, 27),
+        (2, 18, 29),
         is_rare=True,
     ),
     OldBug(
@@ -405,7 +405,7 @@ OLD_BUGS = (
             ),
         ),
         AHEAD,
-        (23, 27),
+        (34, 45),
     ),
     OldBug(
         "deleted-at-the-leader",
@@ -418,7 +418,7 @@ OLD_BUGS = (
             ),
         ),
         DELETE_KILLS,
-        (18, 20, 26),
+        (20, 1, 3),
     ),
     OldBug(
         "deleted-until-it-dies",
@@ -445,7 +445,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(True, False, 1.0, ("lose",), has_deletes=True),
-        (33, 39),
+        (1, 12, 49),
     ),
     OldBug(
         "list-from-before-a-copy",
@@ -458,7 +458,7 @@ OLD_BUGS = (
             ),
         ),
         TIER_KILLS,
-        (213, 249, 362),
+        (5,),
         is_rare=True,
     ),
     OldBug(
@@ -485,7 +485,7 @@ OLD_BUGS = (
             ),
         ),
         TIER,
-        (14,),
+        (15, 18, 22),
         is_rare=True,
     ),
 )
