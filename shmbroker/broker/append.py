@@ -48,6 +48,7 @@ from shmbroker.ipc.operation_layout import (
     NAME_LENGTH,
 )
 from shmbroker.ipc.peer import Peer
+from shmbroker.log.recovery.producers import recall_batches
 from shmbroker.records.batch import check_batch, split_frame
 from shmbroker.records.batch_layout import (
     BATCH_HEADER,
@@ -327,6 +328,12 @@ class Appender:
         error, duplicate_offset, duplicate_time = producers.check(
             producer_id, producer_epoch, base_sequence, last_offset_delta
         )
+        if error and producers.knows_last_only:
+            # An ack that the stop before has cost, or one that waited for replicas that left first.
+            recall_batches(partition.log)
+            error, duplicate_offset, duplicate_time = producers.check(
+                producer_id, producer_epoch, base_sequence, last_offset_delta
+            )
         if error:
             refuse(peer, token, error, None, (), partition)
             return False

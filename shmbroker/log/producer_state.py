@@ -118,7 +118,7 @@ class ProducerEntry:
 class ProducerState:
     """The producers of one partition; `check` before the append, `update` after it."""
 
-    __slots__ = ("_producers", "_refused", "ended", "open")
+    __slots__ = ("_producers", "_refused", "ended", "knows_last_only", "open")
 
     def __init__(self) -> None:
         self._producers: dict[int, ProducerEntry] = {}
@@ -129,6 +129,9 @@ class ProducerState:
         high watermark yet, ascending by marker; `settle` takes them out."""
         self._refused: dict[int, tuple[int, int, int]] = {}
         """The first batch that was refused, by producer id: (epoch, base sequence, error)."""
+        self.knows_last_only = False
+        """Whether of each producer only the last batch is known, as a snapshot has it, until
+        `recall`: what is before it takes too long to read for each log at a start."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -357,6 +360,13 @@ class ProducerState:
         for producer_id, entry in recent.producers.items():
             self._producers.setdefault(producer_id, entry)
         self.open = known.open
+
+    def recall(self, recent: "ProducerState") -> None:
+        """Know what the batches shortly before the log's end, all that `recent` knows, tell."""
+        for producer_id, before in recent.producers.items():
+            entry = self._producers.get(producer_id)
+            if entry and (entry.epoch, entry.last_offset) == (before.epoch, before.last_offset):
+                entry.batches = before.batches
 
     # --- snapshots ---
 

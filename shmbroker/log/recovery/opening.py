@@ -53,11 +53,9 @@ def load(
     remove_unfit_snapshots(log, recovery_point, clean=clean)
     if not (clean or is_found):
         decided_below = min(decided_below, recovery_point)
-    # A stop answers what is stored; what waits for replicas that leave, too, may come again.
-    is_asked_again = trusted is not None or not log.is_only_replica
     rebuild_producers(
         log,
-        is_window_walked=is_asked_again or not is_found,
+        is_window_walked=trusted is not None or not is_found,
         now_ms=now_ms,
         decided_below=decided_below,
     )

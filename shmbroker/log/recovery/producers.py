@@ -6,13 +6,14 @@ Both are derived: from the newest snapshot that fits, and the batches behind it.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 
 from shmbroker.errors import StorageFault
 from shmbroker.log.mending import NO_LIMIT
 from shmbroker.log.places import segment_number
 from shmbroker.log.producer_state import ProducerState, read_snapshot
 from shmbroker.log.recovery.replay import follow
-from shmbroker.log.recovery.snapshots import newest_fitting, snapshot_path
+from shmbroker.log.recovery.snapshots import newest_fitting, snapshot_path, walk_window
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,10 +45,18 @@ def rebuild_producers(
     decided_below = max(decided_below, log.segments[0].base_offset)
     undecided = [row for row in log.producers.ended if row[0] < log.log_end_offset]
     _rebuild(log, is_window_walked, now_ms, NO_LIMIT)
+    log.producers.knows_last_only = not is_window_walked and len(log.producers) > 0
     has_any = bool(log.aborted) or log.producers.has_transactions()
     if has_any and any(taken > decided_below for taken in log.snapshots.offsets):
         _rebuild(log, is_window_walked, now_ms, decided_below)
     log.producers.ended = deque(sorted({*undecided, *log.producers.ended}))
+
+
+def recall_batches(log: PartitionLog) -> None:
+    """Learn the last batches of each producer, if a start has left them to who asks for them."""
+    log.producers.knows_last_only = False
+    with suppress(StorageFault):  # who reads there is told
+        log.producers.recall(walk_window(log, log.log_end_offset))
 
 
 def _rebuild(log: PartitionLog, is_window_walked: bool, now_ms: int, offset_max: int) -> None:

@@ -118,7 +118,7 @@ def _read_fitting(
     if offset == log.log_end_offset and not _fits_last_batch(log, stored, now_ms):
         raise CorruptFault(f"{path} does not know the producer of the last batch", path)
     if is_window_walked and len(stored):
-        recent = _walk_window(log, offset)
+        recent = walk_window(log, offset)
         if not stored.fits(recent, is_dense=gaps_end(log) <= 0):
             raise CorruptFault(f"{path} does not fit the batches before it", path)
     return KnownProducers(offset, stored, recent)
@@ -147,7 +147,7 @@ def _fits_last_batch(log: PartitionLog, stored: ProducerState, now_ms: int) -> b
     )
 
 
-def _walk_window(log: PartitionLog, end: int) -> ProducerState:
+def walk_window(log: PartitionLog, end: int) -> ProducerState:
     """What the batches shortly before an offset tell of their producers."""
     recent = ProducerState()
     start = _window_start(log, end)

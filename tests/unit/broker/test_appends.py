@@ -42,6 +42,19 @@ def refuse_all(*_: object) -> int:
     raise StorageFault("no space left on device")
 
 
+def test_a_batch_from_before_a_stop_is_answered_as_it_was(worker: Worker) -> None:
+    """Its ack was lost, or waited for replicas that stopped first."""
+    partition = worker.open("t")
+    for sequence in range(4):
+        assert appended(worker, partition, batch(sequence)) == 0
+    producers = partition.log.producers
+    del producers.producers[7].batches[:-1]
+    assert appended(worker, partition, batch(2)) == e.OUT_OF_ORDER_SEQUENCE_NUMBER
+    producers.knows_last_only = True  # as a start finds it
+    assert [appended(worker, partition, batch(sequence)) for sequence in (2, 0, 3)] == [0, 0, 0]
+    assert partition.log.log_end_offset == 4
+
+
 @pytest.mark.parametrize(
     ("of", "name", "refusing", "error"),
     [

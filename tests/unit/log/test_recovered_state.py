@@ -13,7 +13,7 @@ from shmbroker.log.lookups import offset_for_timestamp
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.places import locate
 from shmbroker.log.producer_state import ProducerState, read_snapshot
-from shmbroker.log.recovery.producers import rebuild_producers
+from shmbroker.log.recovery.producers import rebuild_producers, recall_batches
 from shmbroker.log.recovery.snapshots import snapshot_path
 from shmbroker.log.retiring import advance_log_start, delete_local_before
 from shmbroker.log.segment_indexes import load_indexes
@@ -150,19 +150,35 @@ def test_producers_are_rebuilt_from_snapshot_and_batches(opened, slot):
     assert again.snapshots.offsets == []
 
 
-@pytest.mark.parametrize("is_only_replica", [False, True])
-def test_what_was_stored_before_a_clean_stop_is_known_when_it_comes_again(opened, is_only_replica):
+def test_what_was_stored_before_a_clean_stop_is_known_to_who_asks_for_it(opened):
     log = opened()
-    log.is_only_replica = is_only_replica
-    for sequence in range(3):
+    for sequence in range(8):
         base_offset = append(log, batch_of(producer_id=7, producer_epoch=0, base_sequence=sequence))
         log.producers.update(7, 0, sequence, 0, base_offset, 1000)
     end_offset = log.log_end_offset
     log.close(clean=True)
-    log = opened(recovery_point=end_offset, is_only_replica=is_only_replica)
-    known = [log.producers.check(7, 0, sequence, 0)[1] for sequence in range(4)]
-    # The only replica has answered what it stored; with others, acks may have waited for them.
-    assert known == ([-1, -1, 2, -1] if is_only_replica else [0, 1, 2, -1])
+    log = opened(recovery_point=end_offset)
+
+    def known() -> list[int]:
+        return [log.producers.check(7, 0, sequence, 0)[1] for sequence in range(8)]
+
+    assert log.producers.knows_last_only and known() == [-1] * 7 + [7]
+    recall_batches(log)
+    assert not log.producers.knows_last_only and known() == [-1] * 3 + [3, 4, 5, 6, 7]
+
+
+def test_what_was_stored_since_a_clean_stop_stays_known(opened):
+    log = opened()
+    for sequence in range(4):
+        append(log, batch_of(producer_id=7, producer_epoch=0, base_sequence=sequence))
+        log.producers.update(7, 0, sequence, 0, sequence, 1000)
+    log.close(clean=True)
+    log = opened(recovery_point=4)
+    log.producers.update(8, 0, 0, 0, 4, 1000)  # nothing of it in the batches that are read
+    log.producers.update(7, 1, 0, 0, 5, 1000)
+    recall_batches(log)
+    assert log.producers.check(8, 0, 0, 0)[1] == 4
+    assert [log.producers.check(7, epoch, 0, 0)[:2] for epoch in (0, 1)] == [(47, -1), (0, 5)]
 
 
 def test_deleted_records_still_count_for_their_producer(opened, slot):
