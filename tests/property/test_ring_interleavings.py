@@ -214,6 +214,7 @@ def _with(pair, side, value):
     return (value, pair[1]) if side == 0 else (pair[0], value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("capacity_bytes", "entries", "entries_in_a_publish", "payload_words"),
     [

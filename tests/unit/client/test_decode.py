@@ -43,6 +43,7 @@ def test_any_log_is_decoded_as_by_the_plain_loop(
     assert rows_of(decoded(log, start, end)) == rows_by_loop(log, start, end)
 
 
+@pytest.mark.thorough
 @given(logs())
 @settings(
     deadline=None,
@@ -288,6 +289,7 @@ def test_an_arrow_batch_is_bounded_in_bytes() -> None:
     assert [batch.num_rows for batch in found] in ([6, 6], [5, 5, 2])
 
 
+@pytest.mark.thorough
 def test_arrow_batches_have_at_most_32k_rows() -> None:
     found = decoded(uniform(70_000))
     assert [batch.num_rows for batch in found] == [32768, 32768, 4464]
@@ -338,6 +340,7 @@ def test_batches_of_aborted_transactions_are_left_out(data: st.DataObject) -> No
     assert rows_of(found) == expected
 
 
+@pytest.mark.thorough
 @given(logs(), st.data())
 @settings(deadline=None, max_examples=40)
 def test_views_hold_the_same(log: bytes, data: st.DataObject) -> None:

@@ -16,6 +16,7 @@ from tests.unit.client.decoding import ALL, EVER, decoded, engine, logs
 __all__ = ["engine"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
 @pytest.mark.parametrize("columns", [ALL, ("value", "offset")])
 def test_a_batch_that_unpacks_a_hundredfold_is_read_between_others(
@@ -41,6 +42,7 @@ def test_a_batch_that_unpacks_a_hundredfold_is_read_between_others(
     assert views == 43
 
 
+@pytest.mark.thorough
 @given(logs((0, GZIP, LZ4, ZSTD)), st.data())
 @settings(
     deadline=None,

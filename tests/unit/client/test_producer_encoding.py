@@ -51,6 +51,7 @@ def table_of(records: list[tuple[Any, ...]]) -> pa.RecordBatch:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("encode", ENCODERS)
 @given(records=rows, data=st.data())
 @settings(deadline=None, max_examples=80)
@@ -80,6 +81,7 @@ def test_records_are_those_of_the_plain_encoder(
     assert max(newest, later) == max(t for _, _, _, t in taken)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(native is None, reason="no kernels here")
 @given(records=rows, count=st.integers(1, 4), size=st.sampled_from([4000, 60_000]), data=st.data())
 @settings(deadline=None, max_examples=80)

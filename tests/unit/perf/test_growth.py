@@ -114,6 +114,7 @@ def result_of_the_model():
     }  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_figures_of_a_result_get_into_the_document(tmp_path):
     path, document = tmp_path / "scaling.json", tmp_path / "scaling.md"
     path.write_text(json.dumps(result_of_the_model()))

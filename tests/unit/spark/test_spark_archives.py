@@ -40,6 +40,7 @@ def path_in(command: str, *entries: str) -> list[str]:
     return ran.stdout.splitlines()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not ARCHIVES, reason="this PySpark has no archives")
 def test_archives_of_the_installed_pyspark_go(cache: Path) -> None:
     session_conf()
