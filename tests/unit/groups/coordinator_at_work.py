@@ -72,7 +72,16 @@ class Broker:
         self.groups.classics.join(call, body, "client", "/host")
         return call
 
-    def sync(self, member: str, group: str = "g", generation: int = 1) -> Call:
+    def sync(
+        self,
+        member: str,
+        group: str = "g",
+        generation: int = 1,
+        assignments: list[dict[str, Any]] | None = None,
+    ) -> Call:
+        """assignments: None: "mine" for the member."""
+        if assignments is None:
+            assignments = [{"member_id": member, "assignment": b"mine"}]
         call = Call()
         body = {
             "group_id": group,
@@ -81,7 +90,7 @@ class Broker:
             "generation_id": generation,
             "protocol_type": None,
             "protocol_name": None,
-            "assignments": [{"member_id": member, "assignment": b"mine"}],
+            "assignments": assignments,
         }
         self.groups.classics.sync(call, body)
         return call

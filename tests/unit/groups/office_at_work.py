@@ -45,20 +45,15 @@ class Office(Broker):
         body = {"rebalance_timeout_ms": 60_000, "topic_partitions": []}
         return self.beat(member, 0, **(body | {"subscribed_topic_names": ["t"]} | more))
 
-    def sync(self, member: str, group: str = "g", generation: int = 1) -> Call:
+    def sync(
+        self,
+        member: str,
+        group: str = "g",
+        generation: int = 1,
+        assignments: list[dict[str, Any]] | None = None,
+    ) -> Call:
         """With an assignment that consumers understand: of nothing."""
-        call = Call()
-        body = {
-            "group_id": group,
-            "member_id": member,
-            "group_instance_id": None,
-            "generation_id": generation,
-            "protocol_type": None,
-            "protocol_name": None,
-            "assignments": [],
-        }
-        self.groups.classics.sync(call, body)
-        return call
+        return super().sync(member, group, generation, assignments or [])
 
     @property
     def group(self) -> Any:
