@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
+from shmbroker import clock
 from shmbroker.cli import local_status
 from shmbroker.cli.client import (
     ASK_S,
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from shmbroker.client.addresses import Addresses
 
 NAMED_MAX = 5
+LASTS_S = 1.0
+"""Between two looks at what may pass by itself."""
 STATUSES = {
     0: "ok",
     EXIT_FAILED: "degraded",
@@ -162,10 +165,10 @@ def gather(cluster: TargetCluster) -> dict[str, Any]:
     for broker in brokers:
         found = held[broker["id"]]
         broker["log_dirs"] = None if found is None else list(map(_directory, found))
-    unopened = unopened_of(there.topics, held)
-    if unopened:  # One that was created or deleted meanwhile is none.
-        again = unopened_of(metadata(admin, cluster).topics, _held(addresses, brokers))
-        unopened = [name for name in unopened if name in again]
+    unopened = lasting(
+        unopened_of(there.topics, held),
+        lambda: unopened_of(metadata(admin, cluster).topics, _held(addresses, brokers)),
+    )
     fenced = _told(partial(fenced_brokers, addresses))
     return {
         "cluster_id": there.cluster_id,
@@ -198,6 +201,19 @@ def _held(addresses: Addresses, brokers: Iterable[Mapping[str, Any]]) -> dict[in
         )
         for broker in brokers
     }
+
+
+def lasting(found: list[str], look: Callable[[], list[str]]) -> list[str]:
+    """What of `found` is there as long as one looks: a broker opens the partitions of a new topic
+    one after the other, or when they are asked for. Ends when it gets no less."""
+    while found:
+        clock.sleep(LASTS_S)
+        again = set(look())
+        left = [name for name in found if name in again]
+        if len(left) == len(found):
+            break
+        found = left
+    return found
 
 
 def unopened_of(topics: Mapping[str, Any], held: Mapping[int, Held]) -> list[str]:

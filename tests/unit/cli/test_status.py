@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from shmbroker import clock
 from shmbroker.cli import numbers, status
 from shmbroker.cli.status import problems
 from shmbroker.wire import error_codes
@@ -106,6 +107,27 @@ def test_partition_that_its_leader_does_not_hold_is_not_open() -> None:
     topics = {"t": topic(1, 2, -1, 1), "u": topic(1, 3, 4)}
     held = {1: holding(0, 0), 2: holding(0, 1, 3), 3: holding(56), 4: None}
     assert status.unopened_of(topics, held) == ["t-3", "u-0"]
+
+
+@pytest.mark.parametrize(
+    ("looks", "lasting"),
+    [
+        ([[]], []),
+        ([["t-0", "t-1"], []], []),
+        ([["t-0", "t-1"], ["t-1", "t-2"], ["t-1"]], ["t-1"]),
+        ([["t-0"], ["t-0"]], ["t-0"]),
+    ],
+)
+def test_what_gets_less_is_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch, looks: list[list[str]], lasting: list[str]
+) -> None:
+    """As partitions of a new topic, which are opened one after the other."""
+    slept: list[float] = []
+    monkeypatch.setattr(clock, "sleep", slept.append)
+    first, *others = looks
+    remaining = iter(others)
+    assert status.lasting(first, lambda: next(remaining)) == lasting
+    assert len(slept) == len(others) and next(remaining, None) is None
 
 
 def answered(value: Any) -> Any:
