@@ -123,6 +123,12 @@ class BrokerConfig:
         return bool(self["authorizer.class.name"])
 
     @property
+    def needs_acls(self) -> bool:
+        """Whether ACLs alone give rights, so that somebody needs one to add the first."""
+        is_open: bool = self["allow.everyone.if.no.acl.found"]
+        return self.has_authorizer and not self.super_users and not is_open
+
+    @property
     def is_audited(self) -> bool:
         """Whether denials and changes are logged: said, or there is an authorizer."""
         said: bool | None = self["shmbroker.audit"]

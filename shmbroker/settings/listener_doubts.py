@@ -55,7 +55,7 @@ def doubts(config: BrokerConfig, one: ListenerConfig, where: str = "") -> Iterat
 
 def nobody_is_super(config: BrokerConfig) -> str:
     """A sentence where the first ACL can be added by nobody; else ""."""
-    if not config.has_authorizer or config.super_users or config["allow.everyone.if.no.acl.found"]:
+    if not config.needs_acls:
         return ""
     return (
         "there is an authorizer and super.users is empty: where no ACL allows anybody to alter the "

@@ -15,6 +15,7 @@ from shmbroker import clock
 from shmbroker.testing.broker import Broker
 from shmbroker.wire.error_codes import UNSUPPORTED_VERSION
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 FLAGS = (
     "--set", "group.initial.rebalance.delay.ms=0",
@@ -147,7 +148,9 @@ def test_members_come_and_go(address: str, topic: str) -> None:
     for member in members:
         member.close()
     # who closes does not wait until it is out
-    until([], lambda: described(address, topic).state == ConsumerGroupState.EMPTY)
+    wait_until(
+        lambda: described(address, topic).state == ConsumerGroupState.EMPTY, "an empty group"
+    )
     assert [each.errors for each in everybody] == [[], [], []]
 
 

@@ -67,7 +67,7 @@ def refuse_unasked_acls(image: MetadataImage, config: BrokerConfig) -> None:
 
 def shuts_out_all(image: MetadataImage, config: BrokerConfig) -> str:
     """A sentence where nobody may add an ACL, so that no right can ever be given; else ""."""
-    if not config.has_authorizer or config.super_users or config["allow.everyone.if.no.acl.found"]:
+    if not config.needs_acls:
         return ""
     if any(
         acl.resource_type == CLUSTER and acl.permission == ALLOW and acl.operation in (ALL, ALTER)
