@@ -9,7 +9,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from functools import partial
 
 from shmbroker.apis import table
@@ -54,8 +53,8 @@ def handler_of(broker: Broker, module: BrokerApi) -> Handler:
         call.hold = coordinator.hold
         call.hold_names = names_of(body)
         answer = module.answer(broker, call, body)
-        if isinstance(answer, Generator):
-            return coordinator.while_here(call.hold_names, answer)
-        return answer
+        if answer is None or isinstance(answer, dict):
+            return answer
+        return coordinator.while_here(call.hold_names, answer)
 
     return handle

@@ -193,9 +193,9 @@ class PlainApis:
         identity = _packed_identity(connection)
         request = PlainRequest(connection, api_key, version, correlation_id)
         if api_key not in table.ASKED_BY_GUESTS:
-            connection.asked_other_at = gateway.now()
+            connection.asked_other_at = connection.last_active
         else:
-            connection.asked_offsets_at = gateway.now()
+            connection.asked_offsets_at = connection.last_active
         if api_key in table.CONTROLLER_APIS:
             peer = gateway.link.peer()
             request.forwarded = (client_id, bytes(body), identity)

@@ -78,12 +78,15 @@ class Results:
         words = member.words
         if words[ANNOUNCEMENTS_WORD] != member.announcements:
             member.look_at_announcements(gateway)
-        pending = gateway.pending
         touched = gateway.touched
+        ready = member.rings.ready()
+        if not ready and not touched:
+            return
+        pending = gateway.pending
         on_appended = gateway.produce.on_appended
         ProduceRequest = produce.ProduceRequest
         unpack_appended = APPENDED_HEAD.unpack_from
-        for which in member.rings.ready():
+        for which in ready:
             peer = member.peers[which]
             reader = peer.reader
             reader.poll()

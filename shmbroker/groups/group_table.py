@@ -132,8 +132,9 @@ class GroupTable:
         if group.wake_ms < group.scheduled_ms:
             group.scheduled_ms = group.wake_ms
             self.timers.push(group.wake_ms, group)
-        self.memory.count(group)
-        if is_unused(group):
+        if group.held_bytes != group.counted_bytes:
+            self.memory.count(group)
+        if not group.members and is_unused(group):
             self._idle[group.group_id] = group
 
     # ── coming and going ────────────────────────────────────────────────────────────────────────

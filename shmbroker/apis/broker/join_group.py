@@ -26,11 +26,12 @@ NAME_CHARACTERS_MAX = 1024
 def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> None:
     """Answered by the coordinator, now or when the rebalance is over."""
     client_id = call.client_id.decode(errors="replace")[:NAME_CHARACTERS_MAX]
-    broker.groups.classics.join(JoinCall(call), body, client_id, f"/{call.identity.host}")
+    caller = call if call.api_version >= PROTOCOL_NULLABLE_FROM else JoinCall(call)
+    broker.groups.classics.join(caller, body, client_id, f"/{call.identity.host}")
 
 
 class JoinCall:
-    """The call, whose answer has a name for "no protocol" where the version has no null."""
+    """A call of a version without null: its answer has a name for "no protocol"."""
 
     __slots__ = ("api_version", "call")
 
@@ -39,6 +40,6 @@ class JoinCall:
         self.api_version = call.api_version
 
     def reply(self, body: dict[str, Any]) -> None:
-        if body["protocol_name"] is None and self.api_version < PROTOCOL_NULLABLE_FROM:
+        if body["protocol_name"] is None:
             body["protocol_name"] = ""
         self.call.reply(body)

@@ -86,10 +86,10 @@ def topics_of(group: ClassicGroup) -> frozenset[str] | None:
     if group.members and group.protocol_name is None:
         return None
     left = SUBSCRIBED_NAMES_MAX
-    known: list[bytes] = []  # what subscriptions begin with: most are to the same topics
+    known: tuple[bytes, ...] = ()  # what subscriptions begin with: most are to the same topics
     for member in group.members.values():
         metadata = member.metadata(group.protocol_name)
-        if any(metadata.startswith(same, 2) for same in known):
+        if metadata.startswith(known, 2):
             continue
         found = subscribed_topics(metadata, left)
         if found is None:
@@ -97,5 +97,5 @@ def topics_of(group: ClassicGroup) -> frozenset[str] | None:
         topics.update(found[0])
         left -= len(found[0])
         if len(known) < KNOWN_SUBSCRIPTIONS_MAX:
-            known.append(metadata[2 : found[1]])
+            known += (metadata[2 : found[1]],)
     return frozenset(topics)

@@ -290,12 +290,11 @@ class ClassicGroup:
             return 0
         return GROUP_BYTES + self._member_bytes + self.assignment_bytes + self.pending_bytes
 
-    def bytes_of(self, member_id: str, instance_id: str | None) -> int:
-        """What a member takes that comes again, or whose place is taken; 0 if there is none."""
+    def member_before(self, member_id: str, instance_id: str | None) -> ClassicMember | None:
+        """The member that comes again under this id, or whose place is taken."""
         if not member_id and instance_id is not None:
             member_id = self.static_members.get(instance_id, "")
-        member = self.members.get(member_id)
-        return 0 if member is None else member.held_bytes
+        return self.members.get(member_id)
 
     def check(self, member_id: str, instance_id: str | None, generation_id: int) -> int:
         """The error code for a member that says it is of this generation; 0 if it is."""

@@ -91,12 +91,8 @@ def on_join(
             body["session_timeout_ms"],
             protocols,
         )
-        more = joining.held_bytes - group.bytes_of(member_id, joining.instance_id)
-        held_bytes = group.held_bytes or GROUP_BYTES
-        if more > 0 and held_bytes + more > group.settings.bytes_max:
-            _refuse_join(group, call, member_id, error_codes.GROUP_MAX_SIZE_REACHED)
-        elif not make_room(held_bytes + more - group.counted_bytes) or group.state == DEAD:
-            _refuse_join(group, call, member_id, error_codes.COORDINATOR_NOT_AVAILABLE)
+        if error := _has_no_memory_for(group, joining, make_room):
+            _refuse_join(group, call, member_id, error)
         elif member_id == "":
             _join_new(group, call, joining, body["protocol_type"], version, now_ms)
         elif member_id in group.pending_joins:
@@ -122,6 +118,22 @@ def _has_room_for(group: ClassicGroup, member_id: str) -> bool:
     return True
 
 
+def _has_no_memory_for(
+    group: ClassicGroup, joining: ClassicMember, make_room: Callable[[int], bool]
+) -> int:
+    """The error code where what a member brings may not be held; 0 where it may."""
+    before = group.member_before(joining.member_id, joining.instance_id)
+    if before is not None and before.protocols == joining.protocols:
+        return 0
+    more = joining.held_bytes - (0 if before is None else before.held_bytes)
+    held_bytes = group.held_bytes or GROUP_BYTES
+    if more > 0 and held_bytes + more > group.settings.bytes_max:
+        return error_codes.GROUP_MAX_SIZE_REACHED
+    if not make_room(held_bytes + more - group.counted_bytes) or group.state == DEAD:
+        return error_codes.COORDINATOR_NOT_AVAILABLE
+    return 0
+
+
 def _supports(group: ClassicGroup, protocol_type: str, protocols: Protocols) -> bool:
     """Whether there would still be a protocol that everybody knows."""
     if len(protocols) > PROTOCOLS_MAX:
@@ -142,7 +154,8 @@ def _join_new(
     now_ms: int,
 ) -> None:
     instance_id = joining.instance_id
-    joining.take_id(group.make_member_id(joining.client_id if instance_id is None else instance_id))
+    named = joining.client_id if instance_id is None else instance_id
+    joining.member_id = group.make_member_id(named)
     if instance_id is not None:
         if instance_id in group.static_members:
             _replace_static(group, call, joining, version, now_ms)
@@ -206,7 +219,7 @@ def _update(
 ) -> None:
     if joining.protocols != member.protocols:
         group.count(member, -1)
-        member.bring(joining.protocols)
+        member.protocols = joining.protocols
         group.count(member, 1)
     member.rebalance_timeout_ms = joining.rebalance_timeout_ms
     member.session_timeout_ms = joining.session_timeout_ms

@@ -32,7 +32,6 @@ class ClassicMember:
         "client_host",
         "client_id",
         "deadline_ms",
-        "held_bytes",
         "instance_id",
         "is_new",
         "join_call",
@@ -63,8 +62,6 @@ class ClassicMember:
         self.session_timeout_ms = session_timeout_ms
         self.protocols = protocols
         """(name, metadata), the preferred one first."""
-        self.held_bytes = self._held_bytes()
-        """What it takes in memory, without its assignment."""
         self.assignment = assignment
         self.join_call: Caller | None = None
         self.sync_call: Caller | None = None
@@ -73,18 +70,9 @@ class ClassicMember:
         self.is_new = False
         """Has not been through a rebalance yet."""
 
-    def take_id(self, member_id: str) -> None:
-        """Take the id that a new member is given."""
-        self.member_id = member_id
-        self.held_bytes = self._held_bytes()
-
-    def bring(self, protocols: Protocols) -> None:
-        """Take the protocols of a member that knows others now, or says something else under
-        them."""
-        self.protocols = protocols
-        self.held_bytes = self._held_bytes()
-
-    def _held_bytes(self) -> int:
+    @property
+    def held_bytes(self) -> int:
+        """What it takes in memory, without its assignment."""
         names = len(self.member_id) + len(self.client_id) + len(self.instance_id or "")
         return MEMBER_BYTES + names + protocols_bytes(self.protocols)
 

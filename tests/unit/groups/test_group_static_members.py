@@ -21,11 +21,12 @@ def test_a_static_member_needs_no_id_and_is_named_after_its_instance() -> None:
 def test_a_member_that_comes_again_takes_the_room_that_it_has() -> None:
     table = Table()
     (one,) = static_group(table, "a")
-    room = table.group.bytes_of(one, None)
-    assert room > 0
-    assert table.group.bytes_of("", "a") == table.group.bytes_of(one, "a") == room
+    before = table.group.member_before
+    known = before(one, None)
+    assert known is table.group.members[one] and known.held_bytes > 0
+    assert before("", "a") is before(one, "a") is known
     for member_id, instance in (("ghost", None), ("ghost", "a"), ("", "z"), ("", None)):
-        assert table.group.bytes_of(member_id, instance) == 0
+        assert before(member_id, instance) is None
 
 
 def test_a_static_member_comes_back_without_a_rebalance() -> None:
