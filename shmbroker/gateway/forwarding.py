@@ -66,7 +66,7 @@ class PlainApis:
             submits[module.API_KEY] = partial(self._forward, module, flexible_from(module.API_KEY))
         for module in table.WITH_STANDING_ANSWERS:
             key = module.API_KEY
-            submits[key] = partial(self._forward_or_repeat, submits[key])
+            submits[key] = partial(self._forward_or_repeat, submits[key], key)
 
     # ── from the image ──────────────────────────────────────────────────────────────────────────
 
@@ -257,6 +257,7 @@ class PlainApis:
     def _forward_or_repeat(
         self,
         forward: Submit,
+        api_key: int,
         connection: Connection,
         buffer: bytearray,
         start: int,
@@ -267,7 +268,7 @@ class PlainApis:
         """A request that the I/O worker may have granted a standing answer to, or else forwards."""
         if end - start > REQUEST_BYTES_MAX:
             return forward(connection, buffer, start, end, version, correlation_id)
-        key = self.standing.repeat(connection, buffer, start, end, self.gateway.now())
+        key = self.standing.repeat(connection, api_key, version, buffer, start, end)
         if key is None:
             connection.asked_other_at = connection.last_active
             return True

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from shmbroker.apis.contexts import GatewayApi
     from shmbroker.gateway.connection import Connection
+    from shmbroker.gateway.standing import StandingKey
     from shmbroker.ipc.passed_files import FileSlice
     from shmbroker.ipc.peer import Peer
 
@@ -107,5 +108,5 @@ class PlainRequest(Request):
         is the answer."""
         self.has_asked_for_topics = False
         """The controller was asked for the topics that it names, and is not asked again."""
-        self.standing_key: tuple[int, bytes] | None = None
+        self.standing_key: StandingKey | None = None
         """What its answer is kept by if it may be given again: see `gateway.standing`."""

@@ -266,9 +266,13 @@ class Lender:
         straight: list[Connection] = []
         others: list[Connection] = []
         for connection in connections:
-            if self._may_go(connection, share.since, now):
+            # What says no to all that rest or only heartbeat: a thousand calls would be much.
+            last_active = connection.last_active
+            if last_active < share.since or last_active <= connection.asked_other_at:
+                continue
+            if self._may_go(connection, now):
                 times = looks.quiet[connection] = before.get(connection, 0) + 1
-                has_asked = connection.last_active > connection.opened_at
+                has_asked = last_active > connection.opened_at
                 if times >= QUIET_LOOKS and has_asked and connection not in self.to_lend:
                     (straight if is_straight(connection) else others).append(connection)
         to_lend = [each for each in straight if self._rooms[each.listener.broker_id][0]]
@@ -281,14 +285,12 @@ class Lender:
             ]
         self.to_lend |= dict.fromkeys(to_lend)
 
-    def _may_go(self, connection: Connection, since: float, now: float) -> bool:
+    def _may_go(self, connection: Connection, now: float) -> bool:
         listener, session = connection.listener, connection.session
         return (
-            connection.last_active >= since
-            and (len(connection.inflight) <= INFLIGHT_FEW or is_straight(connection))
+            (len(connection.inflight) <= INFLIGHT_FEW or is_straight(connection))
             and not connection.is_held
             and now - connection.asked_other_at > OTHER_S
-            and connection.asked_other_at < connection.last_active
             and type(connection) is Connection
             and not listener.is_control
             and listener.door is None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shmbroker.gateway.recogniser import key_of
+from shmbroker.gateway.recogniser import BEHIND_CORRELATION_ID, CORRELATION_ID_AT
 from shmbroker.ipc.operation_layout import STANDING_GRANT
 from shmbroker.known import Known
 from shmbroker.shm.standing import USED_NS
@@ -27,6 +27,8 @@ COUNT_MAX = 16384
 """Requests that are remembered, some 500 bytes each."""
 REQUEST_BYTES_MAX = 1024
 
+StandingKey = tuple[int, int, int, bytes]
+"""Broker, API key and version of a request, and its bytes behind the correlation id."""
 Standing = tuple[memoryview, int, int, bytes, bytes]
 """Words of the table, word and value of the grant; the frame before and behind the correlation id.
 """
@@ -37,22 +39,29 @@ class StandingRepeats:
 
     def __init__(self, words: Mapping[int, memoryview]) -> None:
         self._words = words
-        self._known: Known[tuple[int, bytes], Standing] = Known(COUNT_MAX)
+        self._known: Known[StandingKey, Standing] = Known(COUNT_MAX)
         self.repeated = 0
         """How many were given so far."""
 
     def repeat(
-        self, connection: Connection, buffer: bytearray, start: int, end: int, now: float
-    ) -> tuple[int, bytes] | None:
+        self,
+        connection: Connection,
+        api_key: int,
+        version: int,
+        buffer: bytearray,
+        start: int,
+        end: int,
+    ) -> StandingKey | None:
         """Answer the request at once if it may be, and return None; else the key to `keep` its
-        answer by. now: monotonic seconds."""
-        key = (connection.listener.broker_id, key_of(buffer, start, end))
+        answer by."""
+        behind = start + BEHIND_CORRELATION_ID
+        key = (connection.listener.broker_id, api_key, version, bytes(buffer[behind:end]))
         found = self._known.get(key)
         if found is not None:
             words, word, value, head, tail = found
             if words[word] == value:
-                words[word + USED_NS] = int(now * 1e9)
-                connection.out.append(head + buffer[start + 4 : start + 8] + tail)
+                words[word + USED_NS] = int(connection.last_active * 1e9)
+                connection.out.append(head + buffer[start + CORRELATION_ID_AT : behind] + tail)
                 self.repeated += 1
                 return None
             del self._known[key]

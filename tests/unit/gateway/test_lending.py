@@ -2,6 +2,7 @@
 
 import select
 import socket
+from typing import Any
 
 import pytest
 
@@ -245,7 +246,8 @@ def test_who_only_heartbeats_and_is_answered_at_once_stays(
 ) -> None:
     answer = codec.encode("HeartbeatResponse", HEARTBEAT[1], {"error_code": 0})
 
-    def repeat(connection: Connection, buffer: bytearray, start: int, *_more: object) -> None:
+    def repeat(connection: Connection, _key: int, _version: int, *frame: Any) -> None:
+        buffer, start, _ = frame
         body = bytes(buffer[start + 4 : start + 8]) + b"\0" + answer
         connection.out.append(len(body).to_bytes(4, "big") + body)
 
