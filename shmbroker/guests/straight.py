@@ -14,8 +14,7 @@ Rules of this file:
   `ProduceApi.on_appended` would do the same, and only for this: frames that repeat the bytes of one
   before them, of a connection of which nothing else is under way, but for batches that went this
   way and wait for the replicas. All else goes the usual way, with the bytes that were read.
-* Who waits for the records of a partition is told of small batches before their acks go out: these
-  go the usual way, too.
+* Who waits for the records of a partition is told of small batches before their acks go out.
 * A client that got offsets by their known bytes is read as one that asks for them again.
 * Nothing goes this way on an older image than that of the family.
 * The log is here: the gateway and the broker of this process have one thread.
@@ -152,7 +151,7 @@ class StraightWay:
         while first < count:
             (
                 reached, end, at, batches, size, commits, fetches, received, sent, unsent, large,
-                waiting,
+                waiting, awaited,
             ) = serve_ready(  # type: ignore[misc]
                 rows, first, loop.scratch, filled, broker.partitions, appender.appended,
                 broker.now_ms(), self._meaning_of, broker.executor.known, broker.purgatory.watched,
@@ -170,11 +169,19 @@ class StraightWay:
             ):
                 if times:
                     traffic.answered.append((api_key, now, api_key, now, times, then))
+            is_told = True
+            if awaited:
+                rest = loop.scratch[at:end] if reached < count and at < end else b""
+                is_told = self._tell_waiting()
+                if rest:
+                    loop.scratch[at:end] = rest  # what a flush starts may read there
             for which, left in unsent:
                 connection = ready[which]
                 guests.mark(connection)
                 connection.out.append(left)
-                if which != reached:
+                if not is_told:
+                    self._gateway.touched.add(connection)  # behind the broker's turn
+                elif which != reached:
                     loop.flush(connection)
             for which in range(first, reached):
                 ready[which].last_active = now
@@ -186,8 +193,6 @@ class StraightWay:
             if waiting:
                 self._let_wait(waiting, now)
             self.served += reached - first
-            if large:
-                self._tell_waiting()
             if reached < count:
                 self._read_usually(ready[reached], at, end)
             first = reached + 1
@@ -239,18 +244,22 @@ class StraightWay:
         if connection.inflight or connection.is_held:
             self._guests.note_usual(connection)
 
-    def _tell_waiting(self) -> None:
-        """Answer guests that wait at the ends of the logs, which have moved."""
+    def _tell_waiting(self) -> bool:
+        """Answer guests that wait at the ends of the logs, which have moved; False where others
+        wait there, too: the broker tells them in its turn."""
         broker = self._broker
         watched = broker.purgatory.watched
-        told = [
-            operation.request.connection
-            for partition in (broker.appender.appended if watched else ())
-            for operation in tuple(watched.get(partition.key, ()))
-            if type(operation) is GuestRead and operation.has_answered_with_end(partition)
-        ]
+        told: list[Connection] = []
+        is_told = True
+        for partition in broker.appender.appended:
+            for operation in tuple(watched.get(partition.key, ())):
+                if type(operation) is GuestRead and operation.has_answered_with_end(partition):
+                    told.append(operation.request.connection)
+                else:
+                    is_told = False
         for connection in told:  # what a flush starts may append
             self._loop.flush(connection)
+        return is_told
 
     def _note_large(self, connection: Connection, now: float) -> None:
         """Count what it has sent as usual: it goes home when this process has too little rest."""

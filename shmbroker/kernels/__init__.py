@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _wanted = os.environ.get("SHMBROKER_KERNELS", "on").lower()
 
-BUILD = 16
+BUILD = 17
 """What `kernels.h` says, too: a build of an earlier source is as good as none."""
 
 native: ModuleType | None = None

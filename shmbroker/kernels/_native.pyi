@@ -317,13 +317,14 @@ def serve_ready(
     /,
 ) -> tuple[
     int, int, int, int, int, int, int, int, int, list[tuple[int, bytes]], list[int],
-    list[tuple[int, int, Meaning, object, int, int]],
+    list[tuple[int, int, Meaning, object, int, int]], int,
 ]:  # fmt: skip
     """Read sockets into `buffer`, and answer what is read, from row `first` on up to the first of
     which something else came: (which row that is, how much there is of it, where in `buffer` that
     begins, batches, their bytes, commits, fetches, bytes received, bytes sent, [(row, bytes that
     its socket did not take)], rows with large batches, [(row, correlation id, meaning, partition,
-    base offset, end offset)] of the batches whose acks wait for the replicas).
+    base offset, end offset)] of the batches whose acks wait for the replicas, how many batches
+    somebody waits for).
 
     Answered are Produce frames of known bytes whose batches `append_plain` would append, and
     requests for offsets. rows: (descriptor, meaning, marks, which) each: marks[which], an int64, is
@@ -332,10 +333,10 @@ def serve_ready(
     its meaning come, `recall(row, where in buffer)` gives what they mean, or None where that is
     something else. Without a meaning it asks for offsets: `answer_offsets(api key, version, body)`
     gives the body of the answer, or None where that is something else; versions are those with
-    tags. watched: the keys of partitions for whose records somebody waits: small batches of these
-    are something else. may_answer: False: these rows have acks that wait, and nothing is served but
-    batches whose acks do, too. As many as there are rows: all were served. -1 of it: there was
-    nothing to be read, or it has ended or is broken.
+    tags. watched: the keys of partitions for whose records somebody waits: acks of small batches of
+    these are not sent, but given as bytes that the socket did not take. may_answer: False: these
+    rows have acks that wait, and nothing is served but batches whose acks do, too. As many as there
+    are rows: all were served. -1 of it: there was nothing to be read, or it has ended or is broken.
     """
 
 def append_rows(

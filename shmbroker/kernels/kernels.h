@@ -79,7 +79,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define BUILD 16 /* and in __init__.py: up whenever a signature or a layout changes */
+#define BUILD 17 /* and in __init__.py: up whenever a signature or a layout changes */
 
 /* A record batch (magic 2), and how an APPEND_MANY and its answer name one. */
 enum {
@@ -256,9 +256,9 @@ struct plain {
     const uint8_t *key, *batch;
     int64_t size, now_ms;
     int flags, acks;
-    PyObject *watched; /* the keys for whose small batches somebody waits: these are not plain */
+    PyObject *watched;        /* the keys for whose records somebody waits */
     int may_answer, may_wait; /* whether its ack may be given at once, and may wait for replicas */
-    int waits;
+    int waits, is_awaited;    /* whether its ack waits for replicas, or somebody for its records */
     int64_t base_offset, start_offset;
 };
 /* Append it where nothing of it is to be looked at closer, and its ack may go out as it has to: 1;

@@ -18,8 +18,7 @@ enum {
     OPERATION_APPEND = 1, OPERATION_APPENDED = 17,
     ENTRY_HEAD = 8, APPEND_BYTES = 40, APPENDED_BYTES = 40,
     A_ACKS = 8, A_FLAGS = 10, A_TIMEOUT = 12, A_KEY = 16,
-    FLAG_PARTS = 1, FLAG_NO_ZSTD = 4, FLAG_TRANSACTIONAL = 8, ACKS_ALL = -1,
-    TOLD_LATER_MIN = 4 << 10 /* BYTES_MIN of `guests/straight_appends.py` */
+    FLAG_PARTS = 1, FLAG_NO_ZSTD = 4, FLAG_TRANSACTIONAL = 8, ACKS_ALL = -1
 };
 
 enum {
@@ -420,15 +419,15 @@ put_waiting(PyObject *waiting, const struct place *at, uint64_t token, uint32_t 
     return failed;
 }
 
-/* 1: nobody waits for records of this partition; 0: somebody does; -1 with an exception. */
+/* Whether somebody waits for records of this partition; -1 with an exception. */
 static int
-nobody_waits(struct place *at, PyObject *watched) {
+somebody_waits(struct place *at, PyObject *watched) {
     if (at->is_watched < 0) {
         PyObject *name = PyBytes_FromStringAndSize((const char *)at->key, KEY_BYTES);
         at->is_watched = name == NULL ? -1 : PyDict_Contains(watched, name);
         Py_XDECREF(name);
     }
-    return at->is_watched < 0 ? -1 : !at->is_watched;
+    return at->is_watched;
 }
 
 int
@@ -438,8 +437,9 @@ plain_append(struct place *at, struct plain *what, PyObject *partitions, PyObjec
     if (so > 0 && !(what->waits ? what->may_wait : what->may_answer))
         so = 0;
     /* Of what waits for the replicas, no consumer is told yet. */
-    if (so > 0 && !what->waits && what->size < TOLD_LATER_MIN)
-        so = nobody_waits(at, what->watched);
+    what->is_awaited = so > 0 && !what->waits ? somebody_waits(at, what->watched) : 0;
+    if (what->is_awaited < 0)
+        so = -1;
     if (so > 0)
         so = take(at, partitions, appended, what->key, what->batch, what->size, what->now_ms,
                   what->flags);

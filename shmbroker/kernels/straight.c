@@ -7,7 +7,8 @@
  * Of many sockets, some are read and their batches appended before the first answer is sent: what
  * an append means is looked up, and said, once for all of them. Requests for offsets are answered
  * by a function of the caller, which is asked about their bytes. Batches whose acks wait for the
- * replicas are told to the caller, who answers them.
+ * replicas are told to the caller, who answers them. Where somebody waits for the records of a
+ * small batch, the caller sends its ack, too: behind what it tells who waits.
  *
  * A Produce, whose dotted parts move from one request to the next (`gateway/produce_known.py`):
  *
@@ -28,6 +29,7 @@ enum {
     SIZE_BYTES = 4, FIRST_BYTES = 4, PREFIX_AT = 12, END_BYTES = 3, ANSWER_MAX = 1024,
     OFFSETS_ANSWER_MAX = 4096 + 16, ANSWERS_BYTES = 32 << 10,
     OFFSET_COMMIT = 8, OFFSET_FETCH = 9, OFFSETS_FROM = 8, CLIENT_ID_AT = 12,
+    TOLD_LATER_MIN = 4 << 10, /* BYTES_MIN of `guests/straight_appends.py` */
     AT_ONCE = 8, /* so many sockets are read before the first answer is sent */
     WAITING_MAX = 128 /* so many batches of one row wait for the replicas, of what one call reads */
 };
@@ -133,7 +135,7 @@ struct serving {
     struct place place;
     PyObject *partitions, *appended, *watched, *answer_offsets, *waiting;
     int may_answer;
-    int64_t now_ms, batches, bytes, large, commits, fetches;
+    int64_t now_ms, batches, bytes, large, awaited, commits, fetches;
     uint8_t *out; /* of ANSWERS_BYTES */
     Py_ssize_t filled;
 };
@@ -145,6 +147,7 @@ struct row {
     PyObject *known; /* what its bytes mean */
     int fd, is_over; /* is_over: all that was read of it is served */
     int waiting;     /* its batches whose acks wait for the replicas */
+    int is_held;     /* its answers go out behind what others are told */
     int64_t *mark;
 };
 
@@ -197,6 +200,8 @@ serve(struct serving *all, struct row *row, const struct meaning *meaning, const
         all->batches += 1;
         all->bytes += what.size;
         all->large += what.size >= WRITE_MIN;
+        all->awaited += what.is_awaited;
+        row->is_held |= what.is_awaited && what.size < TOLD_LATER_MIN;
     }
     return 0;
 }
@@ -343,6 +348,7 @@ add_waiting(struct ready *ready, const struct row *row) {
         last->size += row->size;
         last->is_over = row->is_over;
         last->waiting = row->waiting;
+        last->is_held |= row->is_held;
     } else {
         ready->waiting[ready->count++] = *row;
     }
@@ -358,7 +364,7 @@ send_waiting(struct ready *ready) {
         Py_BEGIN_ALLOW_THREADS
         for (int i = 0; i < ready->count; i++) {
             struct row *row = &ready->waiting[i];
-            if (row->size)
+            if (row->size && !row->is_held)
                 row->sent = send(row->fd, all->out + row->from, (size_t)row->size,
                                  MSG_DONTWAIT | MSG_NOSIGNAL);
             if (row->sent < 0)
@@ -510,10 +516,11 @@ py_serve_ready(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     if ((ready.unsent = PyList_New(0)) != NULL && ready.large != NULL && all->waiting != NULL)
         next = serve_rows(&ready, first, &buffer, &at, &end);
     if (plain_leave(&all->place, all->appended) == 0 && next >= 0)
-        answer = Py_BuildValue("(nnnLLLLLLOOO)", next, end, at, (long long)all->batches,
+        answer = Py_BuildValue("(nnnLLLLLLOOOL)", next, end, at, (long long)all->batches,
                                (long long)all->bytes, (long long)all->commits,
                                (long long)all->fetches, (long long)ready.received,
-                               (long long)ready.sent, ready.unsent, ready.large, all->waiting);
+                               (long long)ready.sent, ready.unsent, ready.large, all->waiting,
+                               (long long)all->awaited);
     Py_XDECREF(ready.unsent);
     Py_XDECREF(ready.large);
     Py_XDECREF(all->waiting);

@@ -276,7 +276,7 @@ def test_a_large_frame_is_read_to_its_end_and_written(root: Path) -> None:
             for part in parts:
                 client.send(part)
             buffer = bytearray(1 << 18)
-            reached, end, at, count, size, *_, large_rows, _ = both.serve([ours], buffer)
+            reached, end, at, count, size, *_, large_rows, _, _ = both.serve([ours], buffer)
             left = len(both.frame(GOOD))
             assert (reached, end, at) == (0, len(frames) - 30, len(frames) - left)
             assert (count, size, large_rows) == (2, len(GOOD) + len(large), [0])
@@ -287,19 +287,46 @@ def test_a_large_frame_is_read_to_its_end_and_written(root: Path) -> None:
         both.close()
 
 
-@pytest.mark.parametrize(("size", "is_taken"), [(10, False), (4 << 10, True), (40_000, True)])
-def test_small_batches_that_somebody_waits_for_go_the_usual_way(
-    root: Path, size: int, is_taken: bool
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("is_awaited", [True, False])
+@pytest.mark.parametrize(("size", "is_small"), [(10, True), (4 << 10, False), (40_000, False)])
+def test_acks_of_small_batches_that_somebody_waits_for_are_left_to_the_caller(
+    root: Path, size: int, is_small: bool, is_awaited: bool, acks: int
 ) -> None:
-    assert native is not None
+    with tempfile.TemporaryDirectory(dir=root) as made:
+        both = Both(Path(made), 0, 9, acks)
+        [partition, *_] = both.straight.opened
+        partition.log.append(memoryview(GOOD), 0, NOW_MS, 0, NOW_MS)
+        frame, marks = both.frame(encode_batch([(NOW_MS, None, bytes(size), ())])), marks_of(1)
+        both.client.sendall(frame)
+        watched = {partition.key: None} if is_awaited else {}
+        found = both.serve([both.ours], bytearray(1 << 16), marks=marks, watched=watched)
+        is_held = is_awaited and is_small
+        assert found[:4] == (1, 0, 0, 1) and found[12] == is_awaited and marks[0] == is_held
+        assert partition.log.log_end_offset == 2 and partition in both.straight.appender.appended
+        answer = b"".join(left for _, left in found[9]) if is_held else both.client.recv(1 << 10)
+        assert bool(found[9]) is is_held and answer[4:8] == frame[8:12]
+        if is_held:
+            both.client.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                both.client.recv(1)
+        both.close()
+
+
+def test_all_answers_of_a_read_are_left_with_those_that_are_awaited(root: Path) -> None:
     with tempfile.TemporaryDirectory(dir=root) as made:
         both = Both(Path(made), 0, 9, 1)
-        side = both.straight
-        side.opened[0].log.append(memoryview(GOOD), 0, NOW_MS, 0, NOW_MS)
-        frame = both.frame(encode_batch([(NOW_MS, None, bytes(size), ())]))
-        both.client.sendall(frame)
-        found = both.serve([both.ours], bytearray(1 << 16), watched={side.opened[0].key: None})
-        assert found[3] == is_taken
+        [partition, *_] = both.straight.opened
+        partition.log.append(memoryview(GOOD), 0, NOW_MS, 0, NOW_MS)
+        other = "something else"
+        both.client.sendall(both.frame(GOOD) * 3 + other.encode())
+        buffer = bytearray(1 << 16)
+        found = both.serve([both.ours], buffer, watched={partition.key: None})
+        reached, end, at, batches = found[:4]
+        assert (reached, batches, found[12]) == (0, 3, 3) and buffer[at:end] == other.encode()
+        [(row, left)] = found[9]
+        size = 4 + int.from_bytes(left[:4], "big")
+        assert row == 0 and len(left) == 3 * size
         both.close()
 
 

@@ -142,7 +142,7 @@ class Asked:
 
         def served(*args: Any) -> tuple[Any, ...]:
             self.calls.append(args[-1])
-            return 1, 0, 0, len(waiting), 100, 0, 0, 200, 0, [], [], waiting
+            return 1, 0, 0, len(waiting), 100, 0, 0, 200, 0, [], [], waiting, 0
 
         with mock.patch.object(straight, "serve_ready", served):
             return self.way.take([(ours.fileno(), select.EPOLLIN)])
@@ -181,13 +181,79 @@ def test_acks_wait_of_bytes_that_others_have_followed() -> None:
         def served(*args: Any) -> tuple[Any, ...]:
             assert args[7](0, 40) is None  # they go the usual way
             waiting = [(0, 7, first.straight, "p", 3, 4)]
-            return 1, 0, 0, 1, 100, 0, 0, 200, 0, [], [], waiting
+            return 1, 0, 0, 1, 100, 0, 0, 200, 0, [], [], waiting, 0
 
         with mock.patch.object(straight, "serve_ready", served):
             asked.way.take([(ours.fileno(), select.EPOLLIN)])
         [request] = asked.connection.inflight
         assert request.fast is first and asked.connection.fast_produce is other
         assert asked.waits == [("the gateway", [(41, "p", 3, 4, 500)])]
+
+
+class Awaiting:
+    """A read that waits for the records of a partition."""
+
+    def __init__(self, connection: str, is_at_end: bool = True) -> None:
+        self.request = SimpleNamespace(connection=connection)
+        self.is_at_end = is_at_end
+
+    def has_answered_with_end(self, _partition: object) -> bool:
+        return self.is_at_end
+
+
+@pytest.mark.parametrize("reached", [0, 1])
+@pytest.mark.parametrize(
+    ("waiting", "told", "is_touched"),
+    [
+        ([Awaiting("one"), Awaiting("two")], ["one", "two"], False),
+        ([Awaiting("one"), Awaiting("two", False)], ["one"], True),
+        ([object()], [], True),
+    ],
+    ids=("guests", "not at the end", "no guest"),
+)
+def test_who_waits_is_told_before_the_acks_go_out(
+    waiting: list[Any], told: list[str], is_touched: bool, reached: int
+) -> None:
+    """Where only the broker can tell them, behind its turn. What a flush reads into the buffer
+    meanwhile leaves what the kernel has read of another."""
+    ours, client = socket.socketpair()
+    with ours, client:
+        asked = Asked(ours, [])
+        connection, gateway, broker = asked.connection, asked.gateway, asked.way._broker
+        partition: Any = SimpleNamespace(key=b"key")
+        broker.appender.appended = [partition]
+        broker.purgatory.watched[b"key"] = dict.fromkeys(waiting)
+        touched: list[Any] = []
+        gateway.touched = SimpleNamespace(add=touched.append)
+        flushed: list[Any] = []
+        scratch = gateway.loop.scratch
+        scratch[10:14] = b"rest"
+
+        def flush(one: Any) -> None:
+            flushed.append(one)
+            if one is not connection:
+                scratch[:] = bytes(len(scratch))
+
+        gateway.loop.flush = flush
+        taken: list[bytes] = []
+        gateway.loop.take_frames = lambda _one, data, at, end: taken.append(bytes(data[at:end]))
+        gateway.now = lambda: 5.0
+        connection.is_closed = False
+        connection.inflight.clear()
+
+        def served(*args: Any) -> tuple[Any, ...]:
+            return reached, 14, 10, 1, 100, 0, 0, 200, 0, [(0, b"ack")], [], [], 1
+
+        with (
+            mock.patch.object(straight, "serve_ready", served),
+            mock.patch.object(straight, "GuestRead", Awaiting),
+        ):
+            asked.way.take([(ours.fileno(), select.EPOLLIN)])
+        assert list(connection.out) == [b"ack"] and asked.marked[0] is connection
+        is_flushed = not is_touched or reached == 0
+        assert flushed == told + [connection] * is_flushed
+        assert touched == [connection] * is_touched
+        assert taken == [b"rest"] * (reached == 0)
 
 
 @pytest.mark.parametrize(
