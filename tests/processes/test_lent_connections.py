@@ -1,5 +1,6 @@
 """Quiet connections are served by the I/O worker itself, and nobody sees where."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -7,6 +8,7 @@ from collections.abc import Callable
 from itertools import count, islice
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from shmbroker.gateway.connection import LENT_BYTES_MAX
 from shmbroker.testing.broker import Broker
@@ -160,6 +162,43 @@ def test_large_batches_are_appended_there_and_those_who_wait_get_them() -> None:
                 got = reader.receive("Fetch", 12)["responses"][0]["partitions"][0]
                 assert got["high_watermark"] == end + 1 and value in bytes(got["records"])
                 end += 1
+
+        stays(broker, client, serve)
+
+
+def test_who_waits_for_small_batches_gets_them_be_they_guests_or_not() -> None:
+    """A reader without a session, one with, and one that names its rows in a way of its own each
+    time. None of them waits for its time-out, which is longer than that of its socket."""
+    with Broker() as broker, contextlib.ExitStack() as stack:
+        client, *readers = (stack.enter_context(RawClient(broker.address)) for _ in range(4))
+        client.create_topic(TOPIC)
+        session = dict.fromkeys(("session_id", "session_epoch"), 0)
+
+        def bodies(end: int, number: int) -> list[dict[str, Any]]:
+            plain = fetch_body(TOPIC, end, 0, 60_000)
+            return [plain, plain | session, fetch_body(TOPIC, end, 0, 60_000 + number)]
+
+        def serve() -> None:
+            end = client.produce(TOPIC, batch_now(b"one"))["base_offset"] + 1
+            for number in range(60):
+                for reader, body in zip(readers, bodies(end, number), strict=True):
+                    reader.send("Fetch", 12, body)
+                count, acks = number % 4 + 1, (1, -1)[number % 2]
+                for _ in range(count):
+                    client.send("Produce", 9, produce_body(TOPIC, batch_now(b"small"), acks=acks))
+                told = []
+                for reader in readers:
+                    answer = reader.receive("Fetch", 12)
+                    if reader is readers[1]:
+                        session["session_id"] = answer["session_id"]
+                        session["session_epoch"] += 1
+                    [topic] = answer["responses"]
+                    told.append(topic["partitions"][0]["records"])
+                assert all(b"small" in bytes(records) for records in told)
+                for _ in range(count):
+                    [topic] = client.receive("Produce", 9)["responses"]
+                    assert topic["partition_responses"][0]["base_offset"] == end
+                    end += 1
 
         stays(broker, client, serve)
 
