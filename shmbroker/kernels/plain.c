@@ -436,8 +436,8 @@ plain_append(struct place *at, struct plain *what, PyObject *partitions, PyObjec
     what->waits = at->is_replicated && what->acks == ACKS_ALL;
     if (so > 0 && !(what->waits ? what->may_wait : what->may_answer))
         so = 0;
-    /* Of what waits for the replicas, no consumer is told yet. */
-    what->is_awaited = so > 0 && !what->waits ? somebody_waits(at, what->watched) : 0;
+    /* Of what others replicate, no consumer is told yet. */
+    what->is_awaited = so > 0 && !at->is_replicated ? somebody_waits(at, what->watched) : 0;
     if (what->is_awaited < 0)
         so = -1;
     if (so > 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.sources import ROOT, modules, name_of, tree_of
+from tests.tidy.sources import ROOT, modules, name_of, nodes_of
 
 ANYTHING = "\0"
 """Stands in a source's text for a value that is put in."""
@@ -23,7 +23,7 @@ def texts() -> list[str]:
     found: list[str] = []
     for path in modules("shmbroker"):
         alone = set()
-        for node in ast.walk(tree_of(path)):  # parents come first
+        for node in nodes_of(path):  # parents come first
             if isinstance(node, ast.Expr):
                 alone.add(id(node.value))
             elif isinstance(node, ast.JoinedStr):

@@ -287,20 +287,22 @@ def test_a_large_frame_is_read_to_its_end_and_written(root: Path) -> None:
         both.close()
 
 
-@pytest.mark.parametrize("acks", [1, -1])
-@pytest.mark.parametrize("is_awaited", [True, False])
+@pytest.mark.parametrize(("which", "acks"), [(0, 1), (0, -1), (REPLICATED, 1)])
+@pytest.mark.parametrize("is_watched", [True, False])
 @pytest.mark.parametrize(("size", "is_small"), [(10, True), (4 << 10, False), (40_000, False)])
 def test_acks_of_small_batches_that_somebody_waits_for_are_left_to_the_caller(
-    root: Path, size: int, is_small: bool, is_awaited: bool, acks: int
+    root: Path, size: int, is_small: bool, is_watched: bool, which: int, acks: int
 ) -> None:
+    """But for those that are to be replicated first: of them, nobody is told yet."""
     with tempfile.TemporaryDirectory(dir=root) as made:
-        both = Both(Path(made), 0, 9, acks)
-        [partition, *_] = both.straight.opened
+        both = Both(Path(made), which, 9, acks)
+        partition = both.straight.opened[which]
         partition.log.append(memoryview(GOOD), 0, NOW_MS, 0, NOW_MS)
         frame, marks = both.frame(encode_batch([(NOW_MS, None, bytes(size), ())])), marks_of(1)
         both.client.sendall(frame)
-        watched = {partition.key: None} if is_awaited else {}
+        watched = {partition.key: None} if is_watched else {}
         found = both.serve([both.ours], bytearray(1 << 16), marks=marks, watched=watched)
+        is_awaited = is_watched and which != REPLICATED
         is_held = is_awaited and is_small
         assert found[:4] == (1, 0, 0, 1) and found[12] == is_awaited and marks[0] == is_held
         assert partition.log.log_end_offset == 2 and partition in both.straight.appender.appended

@@ -24,10 +24,17 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
+@functools.cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """All of a module's tree, parents before what is in them: to walk it takes as long as to parse
+    it."""
+    return tuple(ast.walk(tree_of(path)))
+
+
 def docstrings() -> Iterator[tuple[str, str]]:
     """Each text of the package that stands alone as a statement, with where it stands."""
     for path in modules("shmbroker"):
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if (
                 isinstance(node, ast.Expr)
                 and isinstance(node.value, ast.Constant)
@@ -36,10 +43,10 @@ def docstrings() -> Iterator[tuple[str, str]]:
                 yield f"{name_of(path)}:{node.lineno}", node.value.value.strip()
 
 
-def imported(tree: ast.Module) -> set[str]:
+def imported(path: Path) -> set[str]:
     """Top-level names of everything that a module imports, anywhere in it."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -47,11 +54,11 @@ def imported(tree: ast.Module) -> set[str]:
     return found
 
 
-def attributes(tree: ast.Module) -> set[str]:
+def attributes(path: Path) -> set[str]:
     """Everything that a module writes as `name.attribute`, whatever it stands for, and every name
     that it takes from another module."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             found.add(f"{node.value.id}.{node.attr}")
         elif isinstance(node, ast.ImportFrom) and node.module:

@@ -16,6 +16,7 @@ from tests.tidy.sources import (
     imported,
     modules,
     name_of,
+    nodes_of,
     tree_of,
 )
 
@@ -66,7 +67,7 @@ def test_test_modules_have_names_of_their_own():
 
 
 def test_only_clock_imports_time():
-    found = {name_of(path) for path in PACKAGE_MODULES if "time" in imported(tree_of(path))}
+    found = {name_of(path) for path in PACKAGE_MODULES if "time" in imported(path)}
     assert found == {"shmbroker/clock.py"}
 
 
@@ -74,8 +75,7 @@ def test_only_processes_forks():
     found = {
         name_of(path)
         for path in PACKAGE_MODULES
-        if FORKING & attributes(tree_of(path))
-        or {"multiprocessing", "concurrent"} & imported(tree_of(path))
+        if FORKING & attributes(path) or {"multiprocessing", "concurrent"} & imported(path)
     }
     assert found == {"shmbroker/processes/children.py"}
 
@@ -85,19 +85,18 @@ def test_control_words_are_not_packed():
     for path in modules("shmbroker/shm"):
         packing = {
             node.attr
-            for node in ast.walk(tree_of(path))
+            for node in nodes_of(path)
             if isinstance(node, ast.Attribute) and node.attr == "pack_into"
         }
         assert not packing, name_of(path)
-        assert "struct" not in imported(tree_of(path)), name_of(path)
+        assert "struct" not in imported(path), name_of(path)
 
 
 def test_only_words_casts_to_words():
     """One module owns how a control word is loaded and stored."""
     for path in modules("shmbroker/shm"):
         casts = any(
-            isinstance(node, ast.Attribute) and node.attr == "cast"
-            for node in ast.walk(tree_of(path))
+            isinstance(node, ast.Attribute) and node.attr == "cast" for node in nodes_of(path)
         )
         assert casts == (path.name == "words.py"), name_of(path)
 
@@ -164,7 +163,7 @@ def test_hardly_any_parameter_may_be_anything():
     """Less than one in a hundred; what mypy leaves out is nothing."""
     anything = of_all = 0
     for path in modules("shmbroker"):
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
                 for argument in arguments:

@@ -4,7 +4,7 @@ import ast
 import functools
 import re
 
-from tests.tidy.sources import docstrings, modules, name_of, tree_of
+from tests.tidy.sources import docstrings, modules, name_of, nodes_of, tree_of
 
 FAULT = re.compile(r"\b[A-Z]\w*Fault\b")
 MEMBER = re.compile(r"(?<!Kafka's )`([A-Z]\w+)\.([a-z_0-9]+)\b")
@@ -29,7 +29,7 @@ TWICE = {
 @functools.cache
 def classes() -> list[ast.ClassDef]:
     """Every class of the package, inner ones, too."""
-    nodes = (node for path in modules("shmbroker") for node in ast.walk(tree_of(path)))
+    nodes = (node for path in modules("shmbroker") for node in nodes_of(path))
     return [node for node in nodes if isinstance(node, ast.ClassDef)]
 
 
