@@ -15,9 +15,11 @@ from tests.support.acknowledged_load import batch_now
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
 
-COUNTED_LINE = re.compile(r"network-worker-\d \d+ more like this: ")
-OPENED_LINE = re.compile(r"network-worker-\d (a|the) connection of ")
-CLOSED_LINE = re.compile(r"network-worker-\d closed the connection of (127\.0\.0\.1:\d+): (.+)")
+COUNTED_LINE = re.compile(r"(?:network|io)-worker-\d \d+ more like this: ")
+OPENED_LINE = re.compile(r"(?:network|io)-worker-\d (a|the) connection of ")
+CLOSED_LINE = re.compile(
+    r"(?:network|io)-worker-\d closed the connection of (127\.0\.0\.1:\d+): (.+)"
+)
 TOPIC = "bystander"
 
 
