@@ -128,15 +128,6 @@ class Sharded(Generic[AnyShard]):
         grant: tuple[int, int] | None,
     ) -> bool:
         """Keep an answer about these ids (None: about all) while what it says may be lost."""
-        if not self.shards:
-            return False
-        if names is not None and len(names) == 1:  # as nearly always, and mostly there is no need
-            shard = self.shards.get(group_partition(names[0], self.partition_count))
-            if (
-                shard is None
-                or shard.partition.high_watermark >= shard.partition.log.log_end_offset
-            ):
-                return False
         needs = []
         for shard in self._shards_of(names):
             partition = shard.partition
@@ -152,6 +143,9 @@ class Sharded(Generic[AnyShard]):
         if not self.shards:
             return []
         count = self.partition_count
+        if len(names) == 1:  # as nearly always; each answer asks
+            shard = self.shards.get(group_partition(names[0], count))
+            return [] if shard is None else [shard]
         found = [self.shards.get(group_partition(name, count)) for name in names]
         return [shard for shard in found if shard is not None]
 

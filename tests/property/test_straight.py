@@ -320,12 +320,12 @@ def test_all_answers_of_a_read_are_left_with_those_that_are_awaited(root: Path) 
         both = Both(Path(made), 0, 9, 1)
         [partition, *_] = both.straight.opened
         partition.log.append(memoryview(GOOD), 0, NOW_MS, 0, NOW_MS)
-        other = "something else"
-        both.client.sendall(both.frame(GOOD) * 3 + other.encode())
+        other = b"something else"
+        both.client.sendall(both.frame(GOOD) * 3 + other)
         buffer = bytearray(1 << 16)
         found = both.serve([both.ours], buffer, watched={partition.key: None})
         reached, end, at, batches = found[:4]
-        assert (reached, batches, found[12]) == (0, 3, 3) and buffer[at:end] == other.encode()
+        assert (reached, batches, found[12]) == (0, 3, 3) and buffer[at:end] == other
         [(row, left)] = found[9]
         size = 4 + int.from_bytes(left[:4], "big")
         assert row == 0 and len(left) == 3 * size

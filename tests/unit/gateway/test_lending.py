@@ -2,7 +2,6 @@
 
 import select
 import socket
-from typing import Any
 
 import pytest
 
@@ -246,8 +245,9 @@ def test_who_only_heartbeats_and_is_answered_at_once_stays(
 ) -> None:
     answer = codec.encode("HeartbeatResponse", HEARTBEAT[1], {"error_code": 0})
 
-    def repeat(connection: Connection, _key: int, _version: int, *frame: Any) -> None:
-        buffer, start, _ = frame
+    def repeat(
+        connection: Connection, _key: int, _version: int, buffer: bytearray, start: int, _end: int
+    ) -> None:
         body = bytes(buffer[start + 4 : start + 8]) + b"\0" + answer
         connection.out.append(len(body).to_bytes(4, "big") + body)
 

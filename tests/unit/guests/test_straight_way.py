@@ -239,7 +239,6 @@ def test_who_waits_is_told_before_the_acks_go_out(
         gateway.loop.take_frames = lambda _one, data, at, end: taken.append(bytes(data[at:end]))
         gateway.now = lambda: 5.0
         connection.is_closed = False
-        connection.inflight.clear()
 
         def served(*args: Any) -> tuple[Any, ...]:
             return reached, 14, 10, 1, 100, 0, 0, 200, 0, [(0, b"ack")], [], [], 1
