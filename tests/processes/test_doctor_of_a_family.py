@@ -23,10 +23,15 @@ def broker() -> Iterator[Broker]:
 
 
 def doctor(broker: Broker, *words: str) -> "subprocess.CompletedProcess[str]":
+    return said(*words, "-b", broker.address)
+
+
+def said(*words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "shmbroker", "doctor", *words, "-b", broker.address],
+        [sys.executable, "-m", "shmbroker", "doctor", *words],
         capture_output=True,
         text=True,
+        env=os.environ | {"SHMBROKER_BOOTSTRAP_SERVER": ""},
     )
 
 
@@ -55,6 +60,11 @@ def test_directory_is_that_of_the_family_it_is_pointed_at(broker: Broker) -> Non
     rows = levels(doctor(broker, "--json"))
     assert rows["directory/exists"]["saw"] == str(broker.data)
     assert rows["directory/lock"]["saw"] == "held by a broker that runs"
+
+
+def test_address_is_that_of_the_family_whose_directory_is_named(broker: Broker) -> None:
+    rows = levels(said("--data", str(broker.data), "--json"))
+    assert rows["cluster/reachable"]["saw"] == f"{broker.address} answers"
 
 
 def test_directory_of_a_node_is_seen_to_be_in_use(broker: Broker) -> None:

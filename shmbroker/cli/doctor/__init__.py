@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
 
-from shmbroker.cli.client import TargetCluster, cluster_options, json_option
+from shmbroker.cli.client import DEFAULT_SERVER, TargetCluster, cluster_options, json_option
 from shmbroker.cli.doctor import clients, directory, family, host
 from shmbroker.cli.doctor import cluster as answering
 from shmbroker.cli.doctor.facts import Facts
@@ -32,6 +33,7 @@ from shmbroker.cli.doctor.table import (
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.output import print_json
+from shmbroker.errors import Fault
 
 CHECKS: Sequence[Check] = (
     *host.CHECKS,
@@ -152,10 +154,16 @@ def bundle(
 
 
 def _looked(cluster: TargetCluster, path: str | None) -> tuple[Facts, list[Finding]]:
-    """The facts, and what the checks say of them."""
+    """The facts, and what the checks say of them. Where no address was given, the family that works
+    on the directory is asked."""
+    from shmbroker.cli import local_status
     from shmbroker.cli.doctor.gather import gather
 
-    facts = gather(path or _directory_here(cluster), cluster)
+    directory = path or _directory_here(cluster)
+    if cluster.servers == DEFAULT_SERVER:
+        with suppress(Fault):  # no family works on it, or we may not look
+            cluster.servers = local_status.servers_of(directory)
+    facts = gather(directory, cluster)
     return facts, findings(CHECKS, facts)
 
 
