@@ -13,10 +13,13 @@ import pytest
 from hypothesis import settings
 
 from shmbroker.testing.broker import Broker
+from tests.support.examples import examples
 
 OUR_NAMES = "shmbroker-"
 
-settings.register_profile("without-deadline", parent=settings(), deadline=None)
+settings.register_profile(
+    "without-deadline", parent=settings(), deadline=None, max_examples=examples(100)
+)
 settings.load_profile("without-deadline")
 
 

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from shmbroker.gateway.fetch_session import PARAMETERS, FetchSessions
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import READ_PARTITION
+from tests.support.examples import examples
 
 KEYS = [("a", 0), ("a", 1), ("b", 0)]
 some_key = st.sampled_from(KEYS)
@@ -170,5 +171,7 @@ class SessionMachine(RuleBasedStateMachine):
             assert len(self.sessions.sessions) == 1
 
 
-SessionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+SessionMachine.TestCase.settings = settings(
+    max_examples=examples(150), stateful_step_count=30, deadline=None
+)
 TestFetchSession = SessionMachine.TestCase

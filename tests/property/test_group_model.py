@@ -22,6 +22,7 @@ from shmbroker.groups.classic.joining import NEW_MEMBER_TIMEOUT_MS
 from shmbroker.groups.classic.states import COMPLETING, EMPTY, PREPARING, STABLE
 from shmbroker.groups.group_memory import ID_BYTES
 from shmbroker.wire import error_codes
+from tests.support.examples import examples
 from tests.unit.groups.groups_at_work import REBALANCE_MS, SESSION_MS, Table
 
 PROTOCOLS = [
@@ -218,4 +219,4 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 TestGroup = GroupMachine.TestCase
-TestGroup.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestGroup.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)

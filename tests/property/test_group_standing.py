@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.support.examples import examples
 from tests.unit.groups.coordinator_at_work import Broker
 
 pytestmark = pytest.mark.thorough
@@ -175,4 +176,4 @@ class StandingMachine(RuleBasedStateMachine):
 
 
 TestStanding = StandingMachine.TestCase
-TestStanding.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestStanding.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)

@@ -15,6 +15,7 @@ from shmbroker.ipc.operation_layout import EXECUTE, EXECUTE_HEAD, EXECUTED, EXEC
 from shmbroker.wire import codec
 from shmbroker.wire.api_keys import DELETE_GROUPS, OFFSET_COMMIT, OFFSET_DELETE, OFFSET_FETCH
 from tests.support.broker_family import BrokerFamily, broker_family
+from tests.support.examples import examples
 from tests.support.family_memory import TOPIC_ID, topic
 
 NAMES = {
@@ -142,7 +143,7 @@ def log_of(family: BrokerFamily) -> bytes:
     return segment.read_bytes(position, length)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(some.lists(requests(), min_size=1, max_size=8), some.lists(some.integers(0, 7), max_size=60))
 def test_known_requests_are_answered_as_any(
     few: list[tuple[int, int, dict[str, Any]]], order: list[int]

@@ -17,6 +17,7 @@ from tests.support.compaction_logs import (
     open_log,
     records_of,
 )
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.thorough
 
@@ -34,7 +35,7 @@ BATCH = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     rounds=st.lists(
         st.tuples(st.lists(BATCH, min_size=1, max_size=14), st.sampled_from([1, 200, 5000])),

@@ -14,6 +14,7 @@ from shmbroker.log.config import LogConfig
 from shmbroker.log.lookups import max_timestamp, offset_for_timestamp
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.records.batch import encode_batch, iterate_batches
+from tests.support.examples import examples
 
 CONFIG = LogConfig({"segment.bytes": "8000", "index.interval.bytes": "500"})
 BATCHES = [
@@ -35,7 +36,7 @@ def make_log(root):
     return log
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.data())
 def test_damaged_files(data):
     root = tempfile.mkdtemp(prefix="log-damage-")
@@ -128,7 +129,7 @@ def served_by(log):
 
 
 @pytest.mark.thorough
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(st.data())
 def test_damage_of_the_only_replica(data):
     """Of flushed segments, whatever happens to them: what was not touched is served, what was not

@@ -22,6 +22,7 @@ from shmbroker.log.truncation import truncate_to
 from shmbroker.records.batch import check_batch, encode_batch, iterate_batches, iterate_records
 from shmbroker.records.batch_layout import STAMP
 from shmbroker.wire.error_codes import NONE
+from tests.support.examples import examples
 
 CONFIG = {"segment.bytes": "5000", "index.interval.bytes": "300", "segment.index.bytes": "240"}
 
@@ -354,7 +355,7 @@ class LogMachine(RuleBasedStateMachine):
 
 
 LogMachine.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

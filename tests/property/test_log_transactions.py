@@ -32,6 +32,7 @@ from shmbroker.replica.partition import Partition
 from shmbroker.wire.error_codes import NONE
 from tests.property.test_log_model import Slot
 from tests.support.compaction_logs import last_batches, settings_of, sources_of, swap
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.thorough
 
@@ -413,7 +414,7 @@ class CompactedTransactions(Transactions):
 
 TestTransactions = Transactions.TestCase
 TestTransactions.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

@@ -37,6 +37,7 @@ from shmbroker.records.codecs import LZ4
 from shmbroker.replica.follower import Follower
 from shmbroker.shm.doorbell import Doorbell, make_eventfd
 from shmbroker.shm.words import words_of
+from tests.support.examples import examples
 from tests.support.family_memory import RING_BYTES, FarEnd
 from tests.support.leadership import leadership
 from tests.unit.broker.test_group_commit import NOW_MS, Worker
@@ -254,7 +255,7 @@ def root() -> Iterator[Path]:
         yield Path(made)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(entries(), min_size=1, max_size=3), st.booleans())
 def test_the_kernel_appends_as_the_appender_does(
     root: Path, rounds: list[list[tuple[int, bytes]]], is_full: bool

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from shmbroker.purgatory import HEAP_BYPASS, DelayedOperation, Purgatory
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.thorough
 
@@ -110,4 +111,4 @@ class PurgatoryMachine(RuleBasedStateMachine):
 
 
 TestPurgatory = PurgatoryMachine.TestCase
-TestPurgatory.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+TestPurgatory.settings = settings(max_examples=examples(100), stateful_step_count=60, deadline=None)

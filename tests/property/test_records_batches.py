@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from shmbroker.errors import ProtocolFault
 from shmbroker.records.batch import check_batch, encode_batch, iterate_records, split_frame
 from shmbroker.wire.error_codes import NONE
+from tests.support.examples import examples
 
 optional_bytes = st.none() | st.binary(max_size=200)
 records = st.lists(
@@ -35,7 +36,7 @@ def test_records_round_trip(records, codec, base_offset):
     assert header[12] == len(records)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(records, st.integers(0, 4), st.data())
 def test_damage_never_escapes(records, codec, data):
     batch = bytearray(encode_batch(records, codec=codec))

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from shmbroker.shm.ring import RingReader, RingWriter
 from shmbroker.shm.ring_layout import create_ring, parts_of_ring, ring_bytes
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.thorough
 
@@ -112,4 +113,4 @@ class RingMachine(RuleBasedStateMachine):
 
 
 TestRing = RingMachine.TestCase
-TestRing.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestRing.settings = settings(max_examples=examples(150), stateful_step_count=60, deadline=None)

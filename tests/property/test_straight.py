@@ -28,6 +28,7 @@ from tests.property.test_plain_appends import (
     TOPICS,
     batches,
 )
+from tests.support.examples import examples
 
 __all__ = ["root"]
 
@@ -47,7 +48,7 @@ LARGE_MAX = 3
 
 
 @pytest.mark.thorough
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.data())
 def test_the_straight_way_leads_where_the_usual_one_does(root: Path, data: st.DataObject) -> None:
     draw = data.draw
@@ -99,7 +100,7 @@ def test_the_straight_way_leads_where_the_usual_one_does(root: Path, data: st.Da
 
 
 @pytest.mark.thorough
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_many_sockets_lead_where_the_usual_way_does(root: Path, data: st.DataObject) -> None:
     draw = data.draw

@@ -26,6 +26,7 @@ from shmbroker.wire.error_codes import (
     NONE,
 )
 from shmbroker.wire.metadata_records import decode_metadata_record, encode_metadata_record
+from tests.support.examples import examples
 
 LIFETIME_MS, RENEWAL_MS = 1000, 300
 RULES = decisions.TokenRules(TokenKey("key"), LIFETIME_MS, RENEWAL_MS)
@@ -196,4 +197,4 @@ class TokenMachine(RuleBasedStateMachine):
 
 
 TestTokens = TokenMachine.TestCase
-TestTokens.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestTokens.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

@@ -22,6 +22,7 @@ from shmbroker.wire.error_codes import (
     PRODUCER_FENCED,
     TRANSACTIONAL_ID_NOT_FOUND,
 )
+from tests.support.examples import examples
 from tests.unit.groups.transactions_at_work import Answer, Broker
 
 TIMEOUT_MS = 60_000
@@ -244,7 +245,7 @@ class TransactionMachine(RuleBasedStateMachine):
         assert self.broker.state("nobody") == TRANSACTIONAL_ID_NOT_FOUND
 
 
-TransactionMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40)
+TransactionMachine.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=40)
 TestTransactions = TransactionMachine.TestCase
 
 

@@ -109,12 +109,12 @@ def test_each_decision_has_its_line_in_the_index():
     assert all(name.startswith(number + "-") for number, name in index)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_documents_that_sources_name_exist(path):
+def test_documents_that_sources_name_exist():
     """By their place in the project, in docs/ or beside the file."""
-    for named in IN_PYTHON.findall(path.read_text(encoding="utf-8")):
-        folders = (ROOT, ROOT / "docs", path.parent)
-        assert any((folder / named).exists() for folder in folders), named
+    for path in SOURCES:
+        for named in IN_PYTHON.findall(path.read_text(encoding="utf-8")):
+            folders = (ROOT, ROOT / "docs", path.parent)
+            assert any((folder / named).exists() for folder in folders), f"{path}: {named}"
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no checkout")

@@ -16,6 +16,8 @@ from shmbroker.errors import ConfigFault, CorruptFault, StorageFault
 from shmbroker.tier.object_store import ObjectStore, StoreFault
 from tests.support.stored_backups import BATCH, TOPIC_ID, stored
 
+pytestmark = pytest.mark.thorough
+
 
 def test_one_at_a_time_works_in_a_directory(tmp_path: Path) -> None:
     store = open_target(str(tmp_path / "new"), None, None)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from shmbroker.cli import produce
 from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.record_json import from_json, to_json, to_kcat_json
+from tests.support.examples import examples
 
 
 class Idle:
@@ -56,7 +57,7 @@ def lines_of(pieces: list[bytes], end: bytes) -> list[bytes]:
         return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.binary(min_size=1, max_size=6).map(lambda b: b.replace(b"\n", b"::")), max_size=6),
     st.sampled_from([b"\n", b"::", b":::", b"\0"]),

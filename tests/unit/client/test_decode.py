@@ -15,6 +15,7 @@ from shmbroker.client.reader.decode import COLUMNS, arrow_schema, decode
 from shmbroker.errors import CorruptFault
 from shmbroker.records import batch_scan, record_lengths
 from shmbroker.records.batch_layout import TRANSACTIONAL_BIT
+from tests.support.examples import examples
 from tests.support.record_batches import (
     batch,
     is_readable,
@@ -33,7 +34,7 @@ FAR = batch(10_000, [(0, 0, None, bytes(40_000), [])])
 
 
 @given(logs(), st.sampled_from([b"", FAR]), st.data())
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_any_log_is_decoded_as_by_the_plain_loop(
     log: bytes, behind: bytes, data: st.DataObject
 ) -> None:
@@ -47,7 +48,7 @@ def test_any_log_is_decoded_as_by_the_plain_loop(
 @given(logs())
 @settings(
     deadline=None,
-    max_examples=40,
+    max_examples=examples(40),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_small_blocks_and_groups_and_a_lone_lockstep_change_nothing(log: bytes) -> None:
@@ -64,7 +65,7 @@ def test_small_blocks_and_groups_and_a_lone_lockstep_change_nothing(log: bytes) 
 
 @pytest.mark.thorough
 @given(logs(), st.data())
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 def test_garbage_with_a_right_crc_is_a_fault_or_read_as_by_the_loop(
     log: bytes, data: st.DataObject
 ) -> None:
@@ -92,7 +93,7 @@ runs = st.tuples(
 
 
 @given(st.lists(runs, min_size=1, max_size=6), st.data())
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 def test_runs_of_like_records_are_decoded_as_by_the_plain_loop(
     given_runs: list, data: st.DataObject
 ) -> None:
@@ -315,7 +316,7 @@ def transactional(data: bytes, producer_id: int) -> bytes:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_batches_of_aborted_transactions_are_left_out(data: st.DataObject) -> None:
     log, expected, offset = b"", [], 0
     aborted = data.draw(
@@ -342,7 +343,7 @@ def test_batches_of_aborted_transactions_are_left_out(data: st.DataObject) -> No
 
 @pytest.mark.thorough
 @given(logs(), st.data())
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_views_hold_the_same(log: bytes, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, 300))
     end = data.draw(st.integers(start, 700))

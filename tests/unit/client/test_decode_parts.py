@@ -10,6 +10,7 @@ from shmbroker.client.reader.decode import decode
 from shmbroker.errors import CorruptFault
 from shmbroker.records import codecs
 from shmbroker.records.batch_layout import GZIP, LZ4, ZSTD
+from tests.support.examples import examples
 from tests.support.record_batches import batch, record, rows_by_loop, rows_of, with_right_crc
 from tests.unit.client.decoding import ALL, EVER, decoded, engine, logs
 
@@ -46,7 +47,7 @@ def test_a_batch_that_unpacks_a_hundredfold_is_read_between_others(
 @given(logs((0, GZIP, LZ4, ZSTD)), st.data())
 @settings(
     deadline=None,
-    max_examples=60,
+    max_examples=examples(60),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_any_log_in_parts_is_decoded_as_by_the_plain_loop(log: bytes, data: st.DataObject) -> None:

@@ -17,6 +17,7 @@ from shmbroker.errors import ConfigFault
 from shmbroker.kernels import native
 from shmbroker.records.batch import encode_batch
 from shmbroker.records.batch_layout import HEADER_SIZE
+from tests.support.examples import examples
 
 NOW_MS = 1_700_000_000_000
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -54,7 +55,7 @@ def table_of(records: list[tuple[Any, ...]]) -> pa.RecordBatch:
 @pytest.mark.thorough
 @pytest.mark.parametrize("encode", ENCODERS)
 @given(records=rows, data=st.data())
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 def test_records_are_those_of_the_plain_encoder(
     encode: Callable[..., Any], records: list[tuple[Any, ...]], data: st.DataObject
 ) -> None:
@@ -84,7 +85,7 @@ def test_records_are_those_of_the_plain_encoder(
 @pytest.mark.thorough
 @pytest.mark.skipif(native is None, reason="no kernels here")
 @given(records=rows, count=st.integers(1, 4), size=st.sampled_from([4000, 60_000]), data=st.data())
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 def test_scattered_rows_are_those_that_each_partition_alone_would_take(
     records: list[tuple[Any, ...]], count: int, size: int, data: st.DataObject
 ) -> None:
@@ -132,7 +133,7 @@ def test_scattered_rows_are_those_that_each_partition_alone_would_take(
 
 
 @given(st.lists(st.none() | st.binary(max_size=40), min_size=1, max_size=50), st.integers(0, 3))
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 def test_hashes_are_those_of_kafka(keys: list[bytes | None], skip: int) -> None:
     array = pa.array([b"before"] * skip + keys, pa.binary())[skip:]
     column = encoding.BinaryColumn(array)

@@ -15,6 +15,7 @@ from shmbroker.errors import ConfigFault
 from shmbroker.records import codecs
 from shmbroker.records.batch import iterate_records
 from shmbroker.records.batch_layout import ATTRIBUTES_POSITION, BATCH_HEADER, TRANSACTIONAL_BIT
+from tests.support.examples import examples
 
 NOW_MS = 1_700_000_000_000
 PARTITIONS = 4
@@ -68,7 +69,7 @@ values = st.lists(st.binary(max_size=120), max_size=80)
     codec=st.sampled_from(["none", "lz4", "zstd"]),
     memory=st.sampled_from([300, 5000, 1 << 20]),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_every_row_is_there_once_and_in_order(
     parts: list[list[bytes]], codec: str, memory: int
 ) -> None:

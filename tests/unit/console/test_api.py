@@ -18,6 +18,7 @@ from shmbroker.metadata.image import MetadataImage
 from shmbroker.observe.about import About
 from shmbroker.observe.snapshot import Group, Groups, Lag, Partition, Replica, Snapshot, Topic
 from shmbroker.settings.broker_config import BrokerConfig
+from tests.support.examples import examples
 from tests.unit.console.test_history import image, partition
 from tests.unit.observe import families
 
@@ -240,7 +241,7 @@ def test_other_changes_are_not_there() -> None:
     assert write("format-disk", {})[0] == 404
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.sampled_from(["/api/topic", "/api/group", "/api/settings", "/api/message", "/api/messages"]),
     st.dictionaries(

@@ -44,6 +44,7 @@ from shmbroker.wire.error_codes import (
     NONE,
     STALE_BROKER_EPOCH,
 )
+from tests.support.examples import examples
 from tests.support.steps import finish_counted
 
 
@@ -337,7 +338,9 @@ class World:
 
 
 @settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(30),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(steps=STEPS)
 def test_everybody_who_reads_the_log_has_the_same_image(

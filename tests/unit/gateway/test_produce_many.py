@@ -27,6 +27,7 @@ from shmbroker.kernels import native
 from shmbroker.records.batch import encode_batch
 from shmbroker.wire import codec, error_codes
 from shmbroker.wire.primitives import uvarint
+from tests.support.examples import examples
 from tests.support.family_memory import TOPIC, TOPIC_ID, topic
 from tests.support.gateway_family import GatewayFamily, gateway_family
 
@@ -175,7 +176,7 @@ def numbers(count: int, kind: str) -> memoryview:
 
 
 @pytest.mark.skipif(native is None, reason="no kernels are built")
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(some.data())
 def test_kernels_do_what_python_does(data: some.DataObject) -> None:
     """Of requests that are whole, cut off or spoilt anywhere."""

@@ -139,7 +139,7 @@ def test_what_is_not_in_the_page_cache_is_waited_for_by_its_connection_alone(
             raise cold.pop()
         if flags == os.RWF_NOWAIT and offset < 50_000:
             buffers = [buffers[0][: 50_000 - offset]]
-        return read(fd, buffers, offset, flags)
+        return read(fd, buffers, offset)  # tmpfs takes no flags
 
     monkeypatch.setattr(passed_files.os, "preadv", preadv)
     monkeypatch.setattr(passed_files, "will_need", lambda _fd, at, _size: asked.append(at))

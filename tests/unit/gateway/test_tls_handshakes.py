@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from shmbroker.gateway import tls
 from tests.support.certificates import Authority
+from tests.support.examples import examples
 from tests.unit.gateway.tls_desk import AUTHORITY, Client, Desk, answer, desk, frame
 
 __all__ = ["desk"]
@@ -181,7 +182,7 @@ def test_a_file_that_is_being_written_is_left_until_it_rests(
 
 @given(data=st.data())
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

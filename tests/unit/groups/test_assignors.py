@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shmbroker.groups.consumer.assignors import ASSIGNORS, range_, uniform
+from tests.support.examples import examples
 from tests.support.work import bytecodes_of
 
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
@@ -81,7 +82,7 @@ SUBSCRIPTIONS = st.dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.sampled_from(sorted(ASSIGNORS)),
     st.lists(SUBSCRIPTIONS, min_size=1, max_size=4),
@@ -108,7 +109,7 @@ def test_everything_is_with_one_of_its_subscribers(
             assert ASSIGNORS[name](subscriptions, topics, found, {}) == found, "not at rest"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(1, 20), st.integers(1, 40), st.integers(0, 19))
 def test_a_uniform_group_that_loses_a_member_moves_only_what_it_had(
     members: int, partitions: int, gone: int

@@ -26,6 +26,7 @@ from shmbroker.groups.consumer.departures import on_classic_leave
 from shmbroker.groups.consumer.regexes import resolve_regexes
 from shmbroker.groups.consumer.targets import assignor_of
 from shmbroker.wire import error_codes
+from tests.support.examples import examples
 from tests.unit.groups.consumers_at_work import REBALANCE_MS, SESSION_MS, Client, Room
 
 
@@ -467,7 +468,7 @@ class AnySteps(RuleBasedStateMachine):
 
 
 TestAnySteps = AnySteps.TestCase
-TestAnySteps.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestAnySteps.settings = settings(max_examples=examples(120), stateful_step_count=40, deadline=None)
 
 
 # ── many members ──────────────────────────────────────────────────────────────────────────────────

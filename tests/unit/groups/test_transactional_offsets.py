@@ -22,6 +22,7 @@ from shmbroker.wire.error_codes import (
     UNKNOWN_MEMBER_ID,
     UNSTABLE_OFFSET_COMMIT,
 )
+from tests.support.examples import examples
 from tests.unit.groups.coordinator_at_work import MINUTE_MS, RETENTION_MS, Broker, broker
 
 __all__ = ["broker"]
@@ -254,7 +255,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(steps=STEPS)
 @example(steps=[(PRODUCER, "g", 0), ("plain", "g", 0), ("end", PRODUCER, True)])
 def test_offsets_are_what_the_log_says(steps: list[tuple[Any, ...]]) -> None:

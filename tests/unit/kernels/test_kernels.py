@@ -16,6 +16,7 @@ from shmbroker.errors import ProtocolFault
 from shmbroker.kernels import native
 from shmbroker.records.batch import iterate_records
 from shmbroker.records.batch_layout import BATCH_HEADER
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.skipif(native is None, reason="the kernels are not built here")
 
@@ -59,7 +60,7 @@ lz4_options = st.fixed_dictionaries(
 
 
 @given(contents, lz4_options, st.integers(0, 40))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_lz4_frames_are_those_of_the_library(content: bytes, options: dict, room: int) -> None:
     frame = lz4.frame.compress(content, **options)
     target = bytearray(3 + len(content) + room)
@@ -70,7 +71,7 @@ def test_lz4_frames_are_those_of_the_library(content: bytes, options: dict, room
 
 
 @given(contents, lz4_options, st.data())
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_damaged_lz4_is_an_error_or_what_the_library_reads(
     content: bytes, options: dict, data: st.DataObject
 ) -> None:
@@ -125,7 +126,7 @@ def records_of(raw: bytes, count: int, base_timestamp: int) -> list[tuple]:
 
 
 @given(rows, st.data())
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_encoded_records_are_read_back(table: list[tuple], data: st.DataObject) -> None:
     skip = data.draw(st.integers(0, len(table) - 1))
     chosen = data.draw(st.lists(st.integers(0, len(table) - skip - 1), min_size=1))
@@ -256,7 +257,7 @@ def test_walk_names_what_is_wrong_with_which_record() -> None:
 
 
 @given(rows, st.data())
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_what_walks_is_what_the_plain_loop_reads(table: list[tuple], data: st.DataObject) -> None:
     raw = bytearray(encoded([row[0] for row in table][:9], [0] * min(len(table), 9)))
     count = min(len(table), 9)

@@ -26,6 +26,7 @@ from shmbroker.records.validation import (
 from shmbroker.wire.error_codes import INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE
 from shmbroker.wire.primitives import varint
 from tests.processes.wire_cases_records import BATCHES, COUNTS, RECORDS, record, text
+from tests.support.examples import examples
 
 TIME = 1_700_000_000_000
 ANY_TIME = Rules("t-0", False, False, TIMESTAMP_MIN, TIMESTAMP_MAX)
@@ -199,7 +200,7 @@ def record_blocks(draw: st.DrawFn) -> tuple[bytes, int]:
     st.sampled_from([TIMESTAMP_MIN, 0, TIME - 1, TIME]),
     st.sampled_from([TIMESTAMP_MAX, TIME, TIME + 64]),
 )
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_all_ways_find_the_same(
     block: tuple[bytes, int], base: int, needs_key: bool, oldest: int, newest: int
 ) -> None:

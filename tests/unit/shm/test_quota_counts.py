@@ -14,6 +14,7 @@ from shmbroker.shm.quota_counts import (
     entry_bytes,
     table_bytes,
 )
+from tests.support.examples import examples
 
 KEY = 12345
 T0 = 1_000_000
@@ -52,7 +53,7 @@ steps = st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 1 << 40)), max_s
 
 
 @given(steps, st.integers(1, 13), st.sampled_from([1000, 2000, 3]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_one_worker_measures_what_the_model_does(
     steps: list[tuple[int, int]], count: int, length_ms: int
 ) -> None:
@@ -68,7 +69,7 @@ def test_one_worker_measures_what_the_model_does(
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 900), st.integers(1, 100)), max_size=50)
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_several_workers_see_all_that_any_of_them_counted_lately(
     steps: list[tuple[int, int, int]],
 ) -> None:

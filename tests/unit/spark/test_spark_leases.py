@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shmbroker.spark.transactions.leases import START, Leases, LostFault
+from tests.support.examples import examples
 
 A, B = ("t", 0), ("t", 1)
 
@@ -139,7 +140,7 @@ class Log:
 
 
 @pytest.mark.thorough
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.data())
 def test_every_batch_is_there_once_whichever_attempts_die_where(data: st.DataObject) -> None:
     tasks, partitions = 3, [("t", p) for p in range(3)]

@@ -17,6 +17,8 @@ from shmbroker.tier.object_store import (
 )
 from tests.unit.tier.stores import MemoryStore
 
+pytestmark = pytest.mark.thorough
+
 DATA = os.urandom(300_000)
 
 

@@ -13,6 +13,7 @@ from shmbroker.records.batch import control_batch, encode_batch
 from shmbroker.tools.log_dump import dump
 from shmbroker.tools.log_verify import verify
 from shmbroker.wire import coordinator_records
+from tests.support.examples import examples
 
 KEY = coordinator_records.encode_key("group", 1, {"group": "g", "topic": "t", "partition": 1})
 VALUE = coordinator_records.encode_value("group", 1, 3, {"offset": 7, "metadata": "m"})
@@ -36,7 +37,9 @@ CHANGES = st.lists(st.tuples(st.integers(0, 500), st.integers(0, 255)), max_size
 
 @pytest.mark.parametrize("name", WHOLE)
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(changes=CHANGES, cut=st.integers(0, 500), tail=st.binary(max_size=70))
 def test_any_damage_is_a_fault_or_nothing(
@@ -59,7 +62,9 @@ def test_any_damage_is_a_fault_or_nothing(
 
 @pytest.mark.parametrize("name", WHOLE)
 @settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(30),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(content=st.binary(max_size=300))
 def test_any_bytes_are_a_fault_or_nothing(tmp_path: Path, name: str, content: bytes) -> None:
