@@ -16,6 +16,7 @@ FILES = (
     "module",
     "look",
     "straight",
+    "standing",
     "crc32c",
     "batches",
     "decode",

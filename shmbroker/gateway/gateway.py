@@ -77,6 +77,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.gateway.lending import Lending
     from shmbroker.gateway.ports import Brokers, Siblings, Submit
+    from shmbroker.gateway.standing_ready import StandingReady
     from shmbroker.gateway.tls import TlsListeners
 
 logger = logging.getLogger(__name__)
@@ -164,6 +165,8 @@ class Gateway:
         self._drain: Drain | None = None
         self.lending: Lending | None = None
         """What is told of the connections, where some go from one process to another."""
+        self.standing_ready: StandingReady | None = None
+        """What takes the events that standing answers are enough for, where sockets are real."""
         self._has_stepped = False
         """`follow_metadata` has done its step of this turn, and there are more."""
         self.is_midway = False
@@ -279,6 +282,8 @@ class Gateway:
         if self.fetch.ahead.awaited_turns:
             self.fetch.ahead.awaited_turns -= 1
             self.results.take()
+        if self.standing_ready is not None:
+            events = self.standing_ready.take(events)
         loop.handle(events)
         if not loop.acceptor.is_watching and not self.must_stop and self.clients.may_accept():
             loop.acceptor.watch(True)

@@ -4,7 +4,8 @@
    repeated  the same bytes come again, and the word still has that value: the frame, at once
    withdrawn the word has another value: the request is forwarded as any
 
-The broker is not asked for a repeat. It sees in the word when an answer was last used.
+The broker is not asked for a repeat. It sees in the word when an answer was last used. To many
+connections at once a compiled kernel says it again (`gateway.standing_ready`).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class StandingRepeats:
 
     def __init__(self, words: Mapping[int, memoryview]) -> None:
         self._words = words
-        self._known: Known[StandingKey, Standing] = Known(COUNT_MAX)
+        self.known: Known[StandingKey, Standing] = Known(COUNT_MAX)
         self.repeated = 0
         """How many were given so far."""
 
@@ -56,7 +57,7 @@ class StandingRepeats:
         answer by."""
         behind = start + BEHIND_CORRELATION_ID
         key = (connection.listener.broker_id, api_key, version, bytes(buffer[behind:end]))
-        found = self._known.get(key)
+        found = self.known.get(key)
         if found is not None:
             words, word, value, head, tail = found
             if words[word] == value:
@@ -64,7 +65,7 @@ class StandingRepeats:
                 connection.out.append(head + buffer[start + CORRELATION_ID_AT : behind] + tail)
                 self.repeated += 1
                 return None
-            del self._known[key]
+            del self.known[key]
         return key
 
     def keep(self, request: PlainRequest, peer: Peer, granted: bytes) -> bytes:
@@ -74,5 +75,5 @@ class StandingRepeats:
         if request.standing_key is not None:
             frame = response_frame(request.api_key, request.api_version, 0, body)
             words = self._words[peer.slot]
-            self._known.keep(request.standing_key, (words, word, value, frame[:4], frame[8:]))
+            self.known.keep(request.standing_key, (words, word, value, frame[:4], frame[8:]))
         return body

@@ -10,13 +10,14 @@
     appends       batches of a Produce, to a ring  gateway/produce_many.py        else Python
     plain         batches from a ring, to segments broker/append_runs.py          else Python
     straight      what guests ask, to its answers  guests/straight.py             else Python
+    standing      answers that are given again     gateway/standing_ready.py      else Python
     rings, ready  of those that a process reads    shm/rings.py                   else Python
     look          at them, before it sleeps        ipc/core.py                    else Python
 
 `_native.pyi` has the signatures and what each raises, `kernels.h` the layouts, one `.c` file each
 loop. Rules: whatever the bytes say, nothing outside of the given buffers is read or written; the
-interpreter lock is released meanwhile (but for `plain`, and for `straight` until it sends); nothing
-is allocated; what is wrong is a ValueError.
+interpreter lock is released meanwhile (but for `plain` and `standing`, and for `straight` until it
+sends); nothing is allocated; what is wrong is a ValueError.
 
 `python -m shmbroker.kernels` says whether they are there; `make kernels` builds them in a clone.
 SHMBROKER_KERNELS: `off` does without, `required` makes it an ImportError if they are missing.
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _wanted = os.environ.get("SHMBROKER_KERNELS", "on").lower()
 
-BUILD = 17
+BUILD = 18
 """What `kernels.h` says, too: a build of an earlier source is as good as none."""
 
 native: ModuleType | None = None

@@ -339,6 +339,24 @@ def serve_ready(
     are rows: all were served. -1 of it: there was nothing to be read, or it has ended or is broken.
     """
 
+def repeat_standing(
+    rows: list[tuple[int, int]],
+    first: int,
+    buffer: Buffer,
+    known: Mapping[tuple[int, int, int, bytes], tuple[Buffer, int, int, bytes, bytes]],
+    now_ns: int,
+    /,
+) -> tuple[int, int, int, int, int, int, list[tuple[int, bytes]]]:
+    """Read sockets into `buffer`, and give standing answers to what is read, from row `first` on up
+    to the first of which something else came: (which row that is, where in `buffer` that begins,
+    where it ends, answers given, bytes received, bytes sent, [(row, bytes that its socket did not
+    take)]).
+
+    rows: (descriptor, broker) each. known: `gateway.standing.Standing` by its key, a dict. now_ns:
+    when an answer is used. As many as there are rows: all were served. An end of -1: there was
+    nothing to be read, or it has ended or is broken.
+    """
+
 def append_rows(
     data: Buffer,
     at: int,

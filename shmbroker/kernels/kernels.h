@@ -9,6 +9,7 @@
  *   appends.c  Produce requests of several batches: found, put on a ring, answered
  *   plain.c    batches from a ring into their segments
  *   straight.c Produces of a socket, appended and answered
+ *   standing.c standing answers, from sockets to sockets
  *   look.c     at rings, until something has come
  *   compact.c  keys of records, the map from them to offsets, batches again of what stays
  *
@@ -17,7 +18,7 @@
  *     it before anything behind it is read or written.
  *   Sizes of buffers are checked once, on entry, against the numbers that come with them.
  *   The interpreter lock is released for the loop; a loop touches no Python object, but for those
- *     of plain.c and straight.c. What is wrong is kept in a `struct flaw` and raised when the lock
+ *     of plain.c, straight.c and standing.c. What is wrong is kept in a `struct flaw` and raised when the lock
  *     is back.
  *   Only the limited API of CPython 3.11: one build serves every later version.
  *
@@ -79,7 +80,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define BUILD 17 /* and in __init__.py: up whenever a signature or a layout changes */
+#define BUILD 18 /* and in __init__.py: up whenever a signature or a layout changes */
 
 /* A record batch (magic 2), and how an APPEND_MANY and its answer name one. */
 enum {
@@ -288,6 +289,7 @@ PyObject *py_answer_appends(PyObject *self, PyObject *args);
 PyObject *py_append_plain(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *py_append_rows(PyObject *self, PyObject *args);
 PyObject *py_serve_ready(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *py_repeat_standing(PyObject *self, PyObject *args);
 int plain_init(void);
 PyObject *py_map_put(PyObject *self, PyObject *args);
 PyObject *py_map_keep(PyObject *self, PyObject *args);

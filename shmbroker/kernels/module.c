@@ -82,6 +82,7 @@ static PyMethodDef methods[] = {
     {"append_rows", py_append_rows, METH_VARARGS, "rows of an APPEND_MANY into their segments"},
     {"serve_ready", (PyCFunction)(void (*)(void))py_serve_ready, METH_FASTCALL,
      "what many sockets bring, appended and answered"},
+    {"repeat_standing", py_repeat_standing, METH_VARARGS, "to what many sockets bring"},
     {"rings", py_rings, METH_O, "that are looked at together"},
     {"ready", py_ready, METH_O, "which of them have entries"},
     {"look", py_look, METH_VARARGS, "at them, until something has come"},

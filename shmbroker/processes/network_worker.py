@@ -7,6 +7,7 @@ from shmbroker.gateway.gateway import RETRY_S, Gateway
 from shmbroker.gateway.lending import Lender
 from shmbroker.gateway.listener import Listener
 from shmbroker.gateway.ports import Brokers, Siblings
+from shmbroker.gateway.standing_ready import StandingReady
 from shmbroker.ipc.passage import Passage
 from shmbroker.ipc.passed_files import FileTable, files_kept
 from shmbroker.ipc.peer import Peer
@@ -60,6 +61,7 @@ class NetworkWorker(Child):
             shared.stranger_secret,
             Aside(),
         )
+        self.gateway.standing_ready = StandingReady(self.gateway)
         if config["shmbroker.lend.connections"]:
             self.gateway.lending = Lender(
                 self.gateway,

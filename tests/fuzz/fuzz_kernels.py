@@ -441,6 +441,28 @@ class Fuzz:
                 lambda *_asked: rng.choice(answers), seldom({}, {key: None}), seldom(True, False),
             )  # fmt: skip
 
+    def standing(self) -> None:
+        rng, seldom = self.rng, self.seldom
+        words = memoryview(bytearray(8 * 8)).cast("q")
+        words[2] = 7
+        inner = b"\0\x0c\0\3" + bytes(4) + rng.randbytes(rng.choice([0, 9, 40, 1100]))
+        key = rng.choice([1, 1, 2]), 12, 3, inner[8:]
+        grant = seldom(words, words[:1], bytearray(3)), seldom(2, 7, 8, -1), seldom(7, 8)
+        found = *grant, seldom(b"head", b"", bytes(16 << 10)), seldom(b"tail", b"")
+        rows: list[object] = []
+        with contextlib.ExitStack() as opened:
+            for _ in range(rng.choice([1, 2, 9])):
+                ours, client = map(opened.enter_context, socket.socketpair())
+                sent = b""
+                for _ in range(rng.choice([0, 1, 1, 3, 40])):
+                    sent += seldom(len(inner), 3, 2**31 - 1, 2**32 - 1).to_bytes(4, "big") + inner
+                client.sendall(seldom(sent, self.damaged(sent), sent[:-1]))
+                rows.append(seldom((ours.fileno(), 1), ()))
+            self.native.repeat_standing(
+                rows, seldom(0, 1, 17), bytearray(seldom(1 << 16, 64, 1)), {key: seldom(found, ())},
+                seldom(9, -1),
+            )  # fmt: skip
+
     def look(self) -> None:
         size = self.seldom(4096, 0, 8, 4088)
         words = tuple(zeros(size) for _ in range(self.seldom(3, 0, 1025)))
@@ -462,6 +484,7 @@ def main() -> None:
     kinds = [
         *(fuzz.decode, fuzz.decode, fuzz.compact, fuzz.walk, fuzz.lz4, fuzz.encode),
         *(fuzz.appends, fuzz.plain, fuzz.plain, fuzz.straight, fuzz.ready, fuzz.look),
+        fuzz.standing,
     ]
     deadline, runs, refused = time.monotonic() + seconds, 0, 0
     while time.monotonic() < deadline:
