@@ -108,6 +108,7 @@ class Connection(Sender):
         "fd",
         "filled",
         "has_left",
+        "has_standing",
         "host",
         "inflight",
         "is_by_token",
@@ -204,6 +205,8 @@ class Connection(Sender):
         else since."""
         self.asked_other_at = 0.0
         """When it asked last for what is not asked of a guest: see `gateway.lending`."""
+        self.has_standing = False
+        """Whether its last request had a standing answer."""
         self.asked_large_at = float("-inf")
         """When it produced last what the kernel of `guests.straight` does not take."""
         self.ahead: ToldSlices | None = None

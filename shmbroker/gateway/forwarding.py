@@ -271,6 +271,7 @@ class PlainApis:
         key = self.standing.repeat(connection, api_key, version, buffer, start, end)
         if key is None:
             connection.asked_other_at = connection.last_active
+            connection.has_standing = True
             return True
         if not forward(connection, buffer, start, end, version, correlation_id):
             return False

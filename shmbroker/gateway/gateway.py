@@ -166,7 +166,7 @@ class Gateway:
         self.lending: Lending | None = None
         """What is told of the connections, where some go from one process to another."""
         self.standing_ready: StandingReady | None = None
-        """What takes the events that standing answers are enough for, where sockets are real."""
+        """What takes the events that standing answers are enough for; None beside a broker."""
         self._has_stepped = False
         """`follow_metadata` has done its step of this turn, and there are more."""
         self.is_midway = False

@@ -58,7 +58,7 @@ class StandingReady:
             connection = connections.get(event[0])
             if (
                 connection is None
-                or connection.asked_other_at != connection.last_active
+                or not connection.has_standing
                 or event[1] != EPOLLIN
                 or connection.submits is not submits
                 or connection.is_held
@@ -103,6 +103,7 @@ class StandingReady:
         loop = self._loop
         if connection.is_closed:  # by one before it
             return
+        connection.has_standing = False
         if end < 0:
             loop.on_readable(connection, EPOLLIN)
             return

@@ -18,8 +18,8 @@
  *     it before anything behind it is read or written.
  *   Sizes of buffers are checked once, on entry, against the numbers that come with them.
  *   The interpreter lock is released for the loop; a loop touches no Python object, but for those
- *     of plain.c, straight.c and standing.c. What is wrong is kept in a `struct flaw` and raised when the lock
- *     is back.
+ *     of plain.c, straight.c and standing.c. What is wrong is kept in a `struct flaw` and raised
+ *     when the lock is back.
  *   Only the limited API of CPython 3.11: one build serves every later version.
  *
  * A row of a batch table, int64 items:

@@ -76,7 +76,7 @@ class Desk(LoopService):
         self, connection: Connection, buffer: bytearray, start: int, end: int, version: int, it: int
     ) -> bool:
         if self.standing.repeat(connection, HEARTBEAT, version, buffer, start, end) is None:
-            connection.asked_other_at = connection.last_active
+            connection.has_standing = True
             return True
         return self.on_other(connection, buffer, start, end, version, it)
 
@@ -186,7 +186,7 @@ def test_bytes_of_another_broker_are_others(desk: Desk) -> None:
         Any, {(2, *key[1:]): found for key, found in desk.standing.known.items()}
     )
     (connection,) = desk.loop.connections.values()
-    connection.asked_other_at = connection.last_active
+    connection.has_standing = True
     assert desk.exchange(frame(1), 9) == b"other\0\0\0\1"
 
 
