@@ -211,7 +211,7 @@ class Broker:
                 self._on_decided,
             )
             self.store.retain_tiered = self.tiering.retain
-            self.store.has_remote_store = True
+            self.store.log_directory.has_remote_store = True
 
     def _build_reading(self, tables: Tables) -> None:
         """Build what reads logs, and passes the descriptors of their files."""

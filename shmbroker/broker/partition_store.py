@@ -94,8 +94,6 @@ class PartitionStore:
         self.is_fenced = False
         self.retain_tiered: Callable[[Partition, int], bool] = lambda partition, now_ms: True
         """Retention of a tiered log (`Tier.retain`)."""
-        self.has_remote_store = False
-        """Whether topics may be tiered in this family."""
         self.swapping: set[bytes] = set()
         """Keys of the partitions of which segments are about to be replaced."""
         self.next_checkpoint_ms = 0
@@ -134,7 +132,9 @@ class PartitionStore:
             return self.open(topic, index, config, now_ms)
         self._note_opened(known.name, log)
         partition = self._new_partition(topic, index, known, log)
-        partition.waits_for_store = is_new and config.is_tiered and self.has_remote_store
+        partition.waits_for_store = (
+            is_new and config.is_tiered and self.log_directory.has_remote_store
+        )
         if log.log_end_offset < known.end:
             partition.lost_below = known.end
             if not is_new:
@@ -211,7 +211,7 @@ class PartitionStore:
         log.on_cut = functools.partial(self.log_directory.lower_recovery_point, name)
         log.store_position()
         known_start = self.log_directory.log_start_offsets.get(name, 0)
-        if self.has_remote_store and log.log_start_offset > known_start:
+        if self.log_directory.has_remote_store and log.log_start_offset > known_start:
             raise_start(log, log.log_start_offset)  # It may be tiered by the next start: `retain`.
         self.is_log_start_moved |= log.is_start_raised
 
@@ -287,7 +287,7 @@ class PartitionStore:
                 self.removals.unlink_later(paths, [segment], delay_ms)
             log.retired.clear()
         if log.log_start_offset != start:
-            if log.config.is_tiered or self.has_remote_store:
+            if log.config.is_tiered or self.log_directory.has_remote_store:
                 # Of a tiered log, as it is or may be by the next start, the first segment does not
                 # say so.
                 self.raise_log_start(partition, log.log_start_offset)

@@ -78,6 +78,7 @@ class LogDirectory:
         "cluster_id",
         "descriptors",
         "directory_id",
+        "has_remote_store",
         "high_watermarks",
         "is_clean",
         "is_cleaned_moved",
@@ -99,6 +100,8 @@ class LogDirectory:
         self.recovery_points: Offsets = {}
         self.high_watermarks: Offsets = {}
         self.log_start_offsets: Offsets = {}
+        self.has_remote_store = False
+        """Whether topics may be tiered in this family."""
         self.cleaned_offsets: Offsets = {}
         """Where the last compaction of a log ended: before it, it is clean."""
         self.are_cleaned_known = True
@@ -283,7 +286,8 @@ class LogDirectory:
     def checkpoint_log_starts(self, logs: Logs) -> None:
         """Write the log start offsets; those at the beginning of a segment need no entry.
 
-        Unless there may be segments before it in the store (as Kafka's `LogManager` has it). Where
+        Unless there may be segments before it in the store (as Kafka's `LogManager` has it), now or
+        by the next start: without an entry such a log begins at 0, whatever the store has. Where
         none is needed since DeleteRecords, the unlinks are made durable first: nothing of what was
         deleted comes back. None goes beyond what is on the disk of the log, so that after a power
         cut one beyond the log's end is known to be wrong.
@@ -294,7 +298,11 @@ class LogDirectory:
             name = topic, partition
             # One that is stored was on the disk then, though its recovery point may be lost.
             start = min(log.log_start_offset, max(log.recovery_point, offsets.get(name, 0)))
-            if start > log.segments[0].base_offset or log.config.is_tiered:
+            if (
+                start > log.segments[0].base_offset
+                or log.config.is_tiered
+                or (self.has_remote_store and start)
+            ):
                 offsets[name] = start
             elif offsets.pop(name, None) is not None or log.is_start_raised:
                 sync_names(log.directory)

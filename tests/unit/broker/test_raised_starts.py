@@ -67,7 +67,7 @@ def test_what_retention_deleted_is_not_looked_for_in_a_store_that_is_switched_on
     node: Node, is_noted: bool
 ) -> None:
     """While the broker was dead, and before any checkpoint said where the log begins."""
-    node.store.has_remote_store = is_noted
+    node.store.log_directory.has_remote_store = is_noted
     topic = Topic()
     partition = node.fill(topic, 8)
     node.store.checkpoint()
@@ -81,7 +81,7 @@ def test_what_retention_deleted_is_not_looked_for_in_a_store_that_is_switched_on
     node.kill()
     node.start()
     if not is_noted:
-        node.store.has_remote_store = True
+        node.store.log_directory.has_remote_store = True
         node.open(topic)
         node.kill()
         node.start()

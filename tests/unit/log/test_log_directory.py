@@ -259,6 +259,25 @@ def test_records_without_timestamps_age_by_their_file(path):
     log.close(clean=False)
 
 
+@pytest.mark.parametrize("has_remote_store", [False, True])
+def test_the_start_of_a_log_is_known_to_whoever_opens_it_as_tiered(path, has_remote_store):
+    """No copies are missed that were never made: here it is the begin of a segment."""
+    directory = LogDirectory.open(path, 1, "c")
+    directory.has_remote_store = has_remote_store
+    log = log_in(path, {"segment.bytes": "400", "retention.ms": "-1"}, batches=8)
+    start = log.segments[1].base_offset
+    delete_records(log, start, 8)
+    retain(log, 8, log.segments[-1].modified_ms())
+    assert log.segments[0].base_offset == start
+    log.flush()
+    directory.checkpoint([("t", 0, log)])
+    assert not log.is_start_raised
+    directory.close()
+    directory = LogDirectory.open(path, 1, "c")
+    assert directory.log_start_offsets.get(("t", 0), 0) == (start if has_remote_store else 0)
+    directory.close()
+
+
 def test_the_start_of_a_log_survives_two_kills_with_a_checkpoint_between(path):
     """The second process has not flushed what the first had: its recovery point is behind."""
     directory = LogDirectory.open(path, 1, "c")
