@@ -206,7 +206,7 @@ class Connection(Sender):
         self.asked_other_at = 0.0
         """When it asked last for what is not asked of a guest: see `gateway.lending`."""
         self.has_standing = False
-        """Whether its last request had a standing answer."""
+        """Whether it had a standing answer, and the kernel has met nothing else of it since."""
         self.asked_large_at = float("-inf")
         """When it produced last what the kernel of `guests.straight` does not take."""
         self.ahead: ToldSlices | None = None

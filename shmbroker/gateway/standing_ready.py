@@ -8,9 +8,9 @@
 Rules of this file:
 * It does what `StandingRepeats.repeat` does, for requests whose bytes that one knows, and nothing
   else: what else comes goes the usual way with the bytes that were read.
-* Only a connection is read so whose last request had a standing answer, and of which nothing is
-  under way. What stands around the APIs with such answers (rights, quotas, an audit log) is asked
-  as usual: then nothing goes this way.
+* Only a connection is read so that had a standing answer (`Connection.has_standing`), and of which
+  nothing is under way. What stands around the APIs with such answers (rights, quotas, an audit
+  log) is asked as usual: then nothing goes this way.
 """
 
 from __future__ import annotations
